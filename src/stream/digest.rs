@@ -65,14 +65,24 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
 
 /// What a CRC is multiplied by when this many records follow.
 fn shift_by(records: u64) -> u32 {
-    const FIRST: usize = BITS_OF_RECORD.trailing_zeros() as usize;
+    shift(BITS_OF_RECORD, records)
+}
+
+/// The same for as many units of so many bits, a power of two of at most 256.
+fn shift(bits: u32, units: u64) -> u32 {
+    let first = bits.trailing_zeros() as usize;
     let mut product = ONE;
-    let mut left = records;
+    let mut left = units;
     while left != 0 {
-        product = multiply(product, POWERS[FIRST + left.trailing_zeros() as usize]);
+        product = multiply(product, POWERS[first + left.trailing_zeros() as usize]);
         left &= left - 1;
     }
     product
+}
+
+/// The CRC32C of so many zeros, which nobody has to look at.
+pub(crate) fn crc32c_of_zeros(bytes: u64) -> u32 {
+    multiply(u32::MAX, shift(u8::BITS, bytes)) ^ u32::MAX
 }
 
 #[derive(IntoBytes, Immutable)]
@@ -179,6 +189,13 @@ mod tests {
         assert_eq!(a.digest() ^ b.digest(), last(2) ^ last(3));
         a.add(0, 1, 1);
         assert_ne!(a.part(), b.part());
+    }
+
+    #[test]
+    fn zeros_have_the_checksum_of_their_number() {
+        for len in [0, 1, 7, 4096, 100_001, 1 << 20] {
+            assert_eq!(crc32c_of_zeros(len as u64), crc32c(&vec![0; len]), "{len}");
+        }
     }
 
     proptest! {

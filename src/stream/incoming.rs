@@ -44,7 +44,7 @@ use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
 use super::pack::PackedBlock;
 use super::wire::{
     BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart, Message, Open,
-    OpenFlags, Pack, RailLost,
+    OpenFlags, Pack, RailLost, Zeros,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -65,6 +65,9 @@ pub(crate) enum MessageOutcome {
     /// Blocks that came as one, and are not there yet, one at least: to be checked and written, and
     /// reported by [`IncomingStream::on_pack_done`]. The others of the pack came twice.
     Pack(Vec<PackedBlock>),
+    /// Blocks that are zeros and are not there yet, one at least: to be written, and reported by
+    /// [`IncomingStream::on_pack_done`].
+    Zeros(Vec<Block>),
     /// A block that is there, or being written: its buffer is free.
     Twice,
     /// The sender has lost this connection, and sends its blocks again: it is to be closed.
@@ -315,6 +318,7 @@ impl IncomingStream {
         let result = match message {
             Message::Block(block) => self.on_block(rail, block, false),
             Message::Pack(pack) => self.on_pack(rail, pack),
+            Message::Zeros(zeros) => self.on_zeros(rail, zeros),
             Message::Placed(placed) => self.on_block(rail, &placed.block, true),
             Message::Manifest(part) => self.on_manifest(part),
             Message::Finish(finish) => self.on_finish(rail, finish),
@@ -396,6 +400,17 @@ impl IncomingStream {
             IncomingStage::Over => MessageOutcome::Over,
             _ if new.is_empty() => MessageOutcome::Twice,
             _ => MessageOutcome::Pack(new),
+        })
+    }
+
+    fn on_zeros(&mut self, rail: u16, zeros: &Zeros) -> Result<MessageOutcome, StreamViolation> {
+        self.expect_blocks(false, &Message::Zeros(*zeros))?;
+        let new = self.blocks.on_zeros(rail, zeros, &self.manifest)?;
+        self.check_resent(zeros.first);
+        Ok(match self.state {
+            IncomingStage::Over => MessageOutcome::Over,
+            _ if new.is_empty() => MessageOutcome::Twice,
+            _ => MessageOutcome::Zeros(new),
         })
     }
 

@@ -43,7 +43,7 @@ use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::Manifest;
 use super::wire::{
     Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
-    Pause, RailLost, RangeList,
+    Pause, RailLost, RangeList, Zeros,
 };
 
 /// The sender's end of one stream to one peer.
@@ -186,6 +186,20 @@ impl OutgoingStream {
         }
     }
 
+    /// What says that blocks, which follow each other, are zeros.
+    ///
+    /// # Panics
+    ///
+    /// When there are none.
+    pub(crate) fn zeros(&self, blocks: &[(Block, u32)]) -> Zeros {
+        Zeros {
+            stream: self.open.stream,
+            first: blocks[0].0.index,
+            // No more than `ZEROS_BLOCKS_MAX`.
+            blocks: blocks.len() as u32,
+        }
+    }
+
     /// A block has been given to the endpoint, whatever becomes of it there.
     ///
     /// # Panics
@@ -195,7 +209,7 @@ impl OutgoingStream {
         self.on_pack_sent(rail, &[(*block, crc)]);
     }
 
-    /// The same for the blocks of a pack, with their CRC32C.
+    /// The same for the blocks of a pack, or zeros, with their CRC32C.
     ///
     /// # Panics
     ///

@@ -1,11 +1,12 @@
-//! Packs: small blocks that follow each other in a stream, and go as one message.
+//! Packs: small blocks that follow each other in a stream, and go as one message; and runs of
+//! zeros, whose bytes do not go.
 //!
 //! A block of each of thousands of small files would cost a message, a buffer and two wake-ups. In
 //! a pack each block keeps its number, its checksum and its place; what is lost, damaged or kept is
 //! still counted block by block.
 
-use super::wire::{PACK_BLOCKS_MAX, Pack};
-use super::{Block, BlockPlan, StreamViolation};
+use super::wire::{PACK_BLOCKS_MAX, Pack, Zeros};
+use super::{Block, BlockPlan, Manifest, StreamViolation};
 
 /// Blocks of this size and more have messages of their own: files are read and written around the
 /// page cache from there on, for which blocks lie at pages.
@@ -57,6 +58,30 @@ pub(super) fn unpack(
             value: pack.len.into(),
         }),
     }
+}
+
+/// The blocks that a peer says to be zeros.
+///
+/// # Errors
+/// The stream has no such blocks, or one is of an entry that is not said to have holes: zeros take
+/// no room there, whatever their number.
+pub(super) fn blocks_of(
+    zeros: &Zeros,
+    plan: &BlockPlan,
+    manifest: &Manifest,
+) -> Result<Vec<Block>, StreamViolation> {
+    let blocks = (zeros.first..).take(zeros.blocks as usize).map(|index| {
+        let block = plan.get(index);
+        let block = block.ok_or(StreamViolation::NoSuchBlock { index })?;
+        match manifest.is_sparse(block.entry) {
+            true => Ok(block),
+            false => Err(StreamViolation::Count {
+                what: "zeros of a file that is not said to have holes; the block",
+                value: index,
+            }),
+        }
+    });
+    blocks.collect()
 }
 
 /// Which blocks a sender puts into its next pack.

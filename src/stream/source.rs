@@ -66,6 +66,15 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
+    /// Whether these bytes of an entry are known to be zeros, as those in a hole of a file are.
+    /// Asked of entries that are said to have holes ([`Entry::sparse`](super::Entry)), by the
+    /// thread that sends: it must not wait for a file. Such bytes are not read, and not sent to a
+    /// receiver that takes word of them.
+    fn is_hole(&self, entry: usize, offset: u64, len: usize) -> bool {
+        let _ = (entry, offset, len);
+        false
+    }
+
     /// Fills a buffer in a GPU's memory, all of its length, with the bytes of an entry from an
     /// offset on: what [`ThroughGpu`](super::ThroughGpu) does with a source. `host` is as long, and
     /// may be used on the way; so may the stream. Called by several threads at once. Which way they

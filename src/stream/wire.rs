@@ -14,7 +14,7 @@
 //!    │◄───────────────────────────────────────────────── Proof│
 //!    │ Open, Manifest ×n ────────────────────────────────────►│   on one of them
 //!    │◄───────────────────────── Accept, Have ×n  (or Refuse) │
-//!    │ Block ×n, Pack ×n ────────────────────────────────────►│   on any
+//!    │ Block ×n, Pack ×n, Zeros ×n ──────────────────────────►│   on any
 //!    │◄───────────────────────────── Credit, Written, Damaged │
 //!    │ Finish ───────────────────────────────────────────────►│   on each that carried blocks
 //!    │◄──────────────────────────── Missing ×n, and once more │
@@ -47,6 +47,8 @@ pub(crate) const RAILS_MAX: u16 = 64;
 pub(crate) const SLOTS_MAX: u32 = 65_536;
 /// The most blocks that a pack has.
 pub(crate) const PACK_BLOCKS_MAX: usize = 256;
+/// The most blocks that are said to be zeros in one message.
+pub(crate) const ZEROS_BLOCKS_MAX: u32 = 256;
 /// Bytes of a nonce, a proof, and a BLAKE3 hash.
 pub(crate) const HASH_LEN: usize = 32;
 
@@ -78,6 +80,8 @@ bitflags::bitflags! {
         const LINKS = 1 << 10;
         /// Files are said to have holes.
         const SPARSE = 1 << 11;
+        /// Blocks of files with holes are said to be zeros, and are not sent.
+        const ZEROS = 1 << 16;
     }
 }
 
@@ -255,6 +259,17 @@ pub(crate) struct Pack<'a> {
     pub(crate) len: u32,
 }
 
+/// Blocks that follow each other in the stream, lie in holes of their files, and so have no bytes
+/// but zeros, which are not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Zeros {
+    pub(crate) stream: u32,
+    /// The number of the first block.
+    pub(crate) first: u64,
+    /// How many there are: 1 to [`ZEROS_BLOCKS_MAX`].
+    pub(crate) blocks: u32,
+}
+
 /// A block has been written into a slot of the receiver's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placed {
@@ -424,6 +439,7 @@ pub(crate) enum Message<'a> {
     Manifest(ManifestPart<'a>),
     Block(BlockHeader),
     Pack(Pack<'a>),
+    Zeros(Zeros),
     Finish(Finish),
     RailLost(RailLost),
     Placed(Placed),
@@ -488,6 +504,7 @@ impl<'a> Message<'a> {
             Self::Manifest(_) => Kind::MANIFEST,
             Self::Block(_) => Kind::BLOCK,
             Self::Pack(_) => Kind::PACK,
+            Self::Zeros(_) => Kind::ZEROS,
             Self::Finish(_) => Kind::FINISH,
             Self::RailLost(_) => Kind::RAIL_LOST,
             Self::Placed(_) => Kind::PLACED,
@@ -516,6 +533,7 @@ impl<'a> Message<'a> {
             Self::Manifest(it) => it.stream,
             Self::Block(it) => it.stream,
             Self::Pack(it) => it.stream,
+            Self::Zeros(it) => it.stream,
             Self::Finish(it) => it.stream,
             Self::RailLost(it) => it.stream,
             Self::Placed(it) => it.block.stream,

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fabricast::fabric::EndpointKind;
@@ -70,7 +71,10 @@ fn stream_in_little_memory() {
     let sink = DirectorySink::new(to.path()).expect("a directory");
     let receiver = listen(&domain, receiver_config(sink));
     let sender = StreamSender::open(&domain, sender_config()).expect("a sender");
-    let source = FileSource::file(&path).expect("a file");
+    // Its holes are sent as any other bytes.
+    let open = Arc::new(Gate::default());
+    open.open();
+    let source = Gated::new(FileSource::file(&path).expect("a file"), &open);
     let (before, began) = (peak_rss(), Instant::now());
     let peers = [receiver.local_addr()];
     let transfer = sender
@@ -98,8 +102,8 @@ fn send_to_all() {
     let domain = domain(EndpointKind::Msg).expect("the parent has one");
     let from = tempfile::tempdir().expect("a directory");
     let path = from.path().join("long");
-    let file = fs::File::create(&path).expect("created");
-    file.set_len(64 << 20).expect("sparse files");
+    // No holes, which would not be sent.
+    fs::write(&path, vec![1; 64 << 20]).expect("written");
     let sender = StreamSender::open(&domain, SenderConfig::default()).expect("a sender");
     let source = FileSource::file(&path).expect("a file");
     let argument = argument();

@@ -9,11 +9,12 @@ use super::rails::IncomingRails;
 use super::reports::ProgressReports;
 use crate::stream::content_hash::BlockHash;
 use crate::stream::incoming::PackedOutcome;
-use crate::stream::pack::{PackedBlock, unpack};
+use crate::stream::pack::{PackedBlock, blocks_of, unpack};
 use crate::stream::wire::{
     Accept, BlockHeader, Credit, Damaged, Finish, Message, Pack, RailLost, RangesBuilder, Written,
+    Zeros,
 };
-use crate::stream::{Block, BlockPlan, StreamViolation};
+use crate::stream::{Block, BlockPlan, Manifest, StreamViolation};
 
 /// A control message about what is received.
 #[derive(Debug, Clone, Copy)]
@@ -143,21 +144,46 @@ impl BlockReception {
         rail: u16,
         pack: &Pack<'_>,
     ) -> Result<Vec<PackedBlock>, StreamViolation> {
-        let mut new = unpack(pack, self.content.plan(), self.settings.has_crc)?;
+        let came = unpack(pack, self.content.plan(), self.settings.has_crc)?;
+        self.take_new(rail, came, |packed| packed.block.index)
+    }
+
+    /// Blocks are said on a rail to be zeros: those of them that are to be written.
+    ///
+    /// # Errors
+    /// They are none of this stream's, their files are not said to have holes, or they go beyond
+    /// the credit.
+    pub(super) fn on_zeros(
+        &mut self,
+        rail: u16,
+        zeros: &Zeros,
+        manifest: &Manifest,
+    ) -> Result<Vec<Block>, StreamViolation> {
+        let came = blocks_of(zeros, self.content.plan(), manifest)?;
+        self.take_new(rail, came, |block| block.index)
+    }
+
+    /// Blocks came on a rail in one message: those that are not here yet are taken.
+    fn take_new<T>(
+        &mut self,
+        rail: u16,
+        mut came: Vec<T>,
+        index: impl Fn(&T) -> u64,
+    ) -> Result<Vec<T>, StreamViolation> {
         self.rails.get_mut(rail)?.arrived += 1;
         self.credit.on_arrived();
-        let came = new.len();
-        new.retain(|packed| !self.content.is_known(packed.block.index));
-        self.resent += (came - new.len()) as u64;
-        if new.is_empty() {
+        let all = came.len();
+        came.retain(|it| !self.content.is_known(index(it)));
+        self.resent += (all - came.len()) as u64;
+        if came.is_empty() {
             self.credit.release();
-            return Ok(new);
+            return Ok(came);
         }
         self.credit.take()?;
-        for packed in &new {
-            self.content.take(packed.block.index);
+        for it in &came {
+            self.content.take(index(it));
         }
-        Ok(new)
+        Ok(came)
     }
 
     /// Blocks that came damaged or twice.
@@ -270,7 +296,7 @@ impl BlockReception {
         self.resent += 1;
     }
 
-    /// The blocks of a pack that were to be written are dealt with.
+    /// The blocks of a pack that were to be written, or zeros, are dealt with.
     ///
     /// # Panics
     /// When they were not to be written.

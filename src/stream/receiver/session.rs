@@ -290,6 +290,40 @@ impl Session {
         Ok(())
     }
 
+    /// Blocks are said to be zeros.
+    pub(super) fn on_zeros(
+        &mut self,
+        rail: u16,
+        arrived: Arrived,
+        tools: &mut ReceiverTools,
+    ) -> Result<(), StreamViolation> {
+        self.report.clock.on_moved(tools.now());
+        if !self.expects_blocks(Kind::ZEROS)? {
+            return Ok(());
+        }
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
+        };
+        let message = Message::parse(arrived.header(), arrived.payload())?;
+        let came = match &message {
+            Message::Zeros(zeros) => zeros.blocks.into(),
+            _ => 0,
+        };
+        match incoming.on_message(rail, &message)? {
+            MessageOutcome::Zeros(blocks) => {
+                self.report
+                    .clock
+                    .on_block(incoming.is_paused(), tools.now());
+                self.report.on_doubled(came - blocks.len() as u64);
+                self.sink.write_zeros(incoming, blocks, arrived, tools);
+            }
+            MessageOutcome::Twice => self.report.on_doubled(came),
+            _ => {}
+        }
+        self.look(tools);
+        Ok(())
+    }
+
     fn grant_slots(&mut self, rail: (ConnectionId, u16), tools: &mut ReceiverTools) {
         if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
             slots.grant_share(rail, incoming.open().stream, tools);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::events::Arrival;
 use super::side::{ReceiverTools, RemotePeer};
-use super::writing::{ArrivedBlock, ArrivedPack, BlockBytes, WriteJob, WriteWork};
+use super::writing::{ArrivedBlock, ArrivedPack, ArrivedZeros, BlockBytes, WriteJob, WriteWork};
 use crate::buffer::BufferMut;
 use crate::endpoint::Message as Arrived;
 use crate::stream::incoming::IncomingStream;
@@ -100,6 +100,27 @@ impl SessionSink {
             bytes_at,
         };
         self.give(WriteWork::WriteAll(pack), tools);
+    }
+
+    /// Has the sink write blocks that are zeros, which were taken in by `incoming`. The message
+    /// keeps its buffer until then, as one with bytes does: there are no more such jobs than
+    /// buffers.
+    pub(super) fn write_zeros(
+        &mut self,
+        incoming: &IncomingStream,
+        blocks: Vec<Block>,
+        message: Arrived,
+        tools: &ReceiverTools,
+    ) {
+        let flags = incoming.open().flags;
+        let hashed = flags.contains(OpenFlags::BLAKE3);
+        let zeros = ArrivedZeros {
+            blocks,
+            has_crc: flags.contains(OpenFlags::CRC32C),
+            hashed: hashed.then(|| Arc::clone(incoming.plan())),
+            _message: message,
+        };
+        self.give(WriteWork::WriteZeros(zeros), tools);
     }
 
     /// All blocks are written.

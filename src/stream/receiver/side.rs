@@ -253,6 +253,9 @@ impl ReceiverSide {
                     .and_then(|header| session.on_block(number, &header, arrived, &mut self.tools))
             }
             (Some(Kind::PACK), Some(session)) => session.on_pack(number, arrived, &mut self.tools),
+            (Some(Kind::ZEROS), Some(session)) => {
+                session.on_zeros(number, arrived, &mut self.tools)
+            }
             _ => Message::parse(arrived.header(), arrived.payload())
                 .map_err(StreamViolation::from)
                 .and_then(|message| self.on_stream_message(number, id, &message)),

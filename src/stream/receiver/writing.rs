@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::endpoint::Message;
 use crate::endpoint::volatile_buffer::VolatileBuffer;
 use crate::event_loop::Waker;
-use crate::stream::digest::{Crc32c, crc32c};
+use crate::stream::digest::{Crc32c, crc32c, crc32c_of_zeros};
 use crate::stream::pack::PackedBlock;
 use crate::stream::sink::{BlockSink, CheckedBlock, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::sums::BlockSums;
@@ -30,6 +30,7 @@ pub(super) enum WriteWork {
     Open(StreamOffer, Stop, Vec<BufferMut>),
     Write(ArrivedBlock),
     WriteAll(ArrivedPack),
+    WriteZeros(ArrivedZeros),
     Finish(Stop),
     Abandon,
 }
@@ -55,6 +56,17 @@ pub(super) struct ArrivedPack {
     pub(super) message: Message,
     /// Where their bytes begin in the message.
     pub(super) bytes_at: usize,
+}
+
+/// Blocks that are zeros, whose bytes did not come.
+pub(super) struct ArrivedZeros {
+    pub(super) blocks: Vec<Block>,
+    /// They have checksums.
+    pub(super) has_crc: bool,
+    /// As of a block.
+    pub(super) hashed: Option<Arc<BlockPlan>>,
+    /// What said so. Dropping it gives its buffer back to the endpoint.
+    pub(super) _message: Message,
 }
 
 /// Where the bytes of a block are.
@@ -138,7 +150,9 @@ impl Writers {
     /// False: the queue is full, which its bound rules out.
     pub(super) fn give(&self, job: WriteJob) -> bool {
         let workers = match job.what {
-            WriteWork::Write(..) | WriteWork::WriteAll(..) => &self.blocks,
+            WriteWork::Write(..) | WriteWork::WriteAll(..) | WriteWork::WriteZeros(..) => {
+                &self.blocks
+            }
             _ => &self.long,
         };
         workers.give(job).is_ok()
@@ -181,6 +195,9 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
             WriteOutcome::Written(arriving.block, write(&*sink, &arriving, clock))
         }
         WriteWork::WriteAll(pack) => WriteOutcome::WrittenAll(write_all(&*sink, &pack, clock)),
+        WriteWork::WriteZeros(zeros) => {
+            WriteOutcome::WrittenAll(write_zeros(&*sink, &zeros, clock))
+        }
     };
     WriteDone {
         session,
@@ -233,6 +250,33 @@ fn write_all(
         right.push(CheckedBlock::new(block, crc, bytes));
     }
     let written = guarded(|| sink.write_all(&right));
+    let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
+    written.map(|()| done)
+}
+
+/// Writes blocks of zeros, each as if its bytes had come: a sink that makes holes of zeros makes
+/// them of these.
+fn write_zeros(
+    sink: &dyn BlockSink,
+    zeros: &ArrivedZeros,
+    clock: &Clock,
+) -> Result<Vec<CheckedSums>, SinkError> {
+    let longest = zeros.blocks.iter().map(|block| block.len).max();
+    // Memory that nobody has written to takes no room: its pages are one of the kernel's.
+    let bytes = vec![0; longest.unwrap_or(0) as usize];
+    let mut checked = Vec::with_capacity(zeros.blocks.len());
+    let mut done = Vec::with_capacity(zeros.blocks.len());
+    for &block in &zeros.blocks {
+        let bytes = &bytes[..block.len as usize];
+        let crc = match zeros.has_crc {
+            true => crc32c_of_zeros(block.len.into()),
+            false => 0,
+        };
+        let sums = BlockSums::new(crc, zeros.hashed.as_deref(), &block, bytes, clock);
+        done.push((block, Ok(sums)));
+        checked.push(CheckedBlock::new(block, crc, bytes));
+    }
+    let written = guarded(|| sink.write_all(&checked));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
     written.map(|()| done)
 }

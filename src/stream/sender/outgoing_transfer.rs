@@ -16,7 +16,7 @@ use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::pack::PackBuilder;
 use crate::stream::rate::RateLimit;
 use crate::stream::sums::BlockSums;
-use crate::stream::wire::{Open, OpenFlags};
+use crate::stream::wire::{Open, OpenFlags, ZEROS_BLOCKS_MAX};
 use crate::stream::workers::Guarded;
 use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
@@ -25,6 +25,10 @@ use crate::stream::{
 /// How long the first peer that is ready waits for what the others say of the size of blocks, and
 /// for their being ready.
 const PLAN_WAIT: Duration = Duration::from_millis(500);
+
+/// Bytes of zeros that a receiver is told of at once, at most: its sink deals with each of their
+/// blocks, and says nothing meanwhile.
+const ZEROS_BYTES_MAX: u64 = 128 << 20;
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
 const STREAM: u32 = 1;
@@ -354,9 +358,13 @@ impl OutgoingTransfer {
             .source
             .lend(block.entry, block.offset, block.len as usize);
         let share = self.share(slots);
-        let (what, blocks) = match lent {
-            Some(bytes) => (ReadWork::Lent(block, bytes), 1),
-            None => {
+        let (what, blocks) = match (lent, self.zeros_from(block, share)) {
+            (_, Some(zeros)) => {
+                let count = zeros.len();
+                (ReadWork::Zeros(zeros), count)
+            }
+            (Some(bytes), None) => (ReadWork::Lent(block, bytes), 1),
+            (None, None) => {
                 let buffer = pool.try_acquire()?;
                 match self.pack_from(block, share) {
                     Some(blocks) => {
@@ -397,11 +405,32 @@ impl OutgoingTransfer {
         pack.finish()
     }
 
+    /// Blocks from this one on that lie in holes of their file, and that the same peers want, all
+    /// of which take word of that. None: it is read.
+    fn zeros_from(&self, first: Block, share: usize) -> Option<Vec<Block>> {
+        let (plan, source) = (self.transfer.plan.as_ref()?, &self.transfer.source);
+        let is_hole = |block: &Block| source.is_hole(block.entry, block.offset, block.len as usize);
+        if !source.manifest().is_sparse(first.entry) || !is_hole(&first) {
+            return None;
+        }
+        let able = || self.peers.iter().filter(|peer| peer.held() < share);
+        let mut wanting = able().filter(|peer| peer.wants(first.index));
+        if !wanting.all(TransferPeer::takes_zeros) {
+            return None;
+        }
+        let same = |index| able().all(|peer| peer.wants(index) == peer.wants(first.index));
+        let most = (ZEROS_BYTES_MAX / u64::from(plan.blocks.block_bytes())).max(1);
+        let most = most.min(ZEROS_BLOCKS_MAX.into());
+        let all = (first.index..first.index + most).map_while(|index| plan.blocks.get(index));
+        let zeros = all.take_while(|it| it.entry == first.entry && is_hole(it) && same(it.index));
+        Some(zeros.collect())
+    }
+
     pub(super) fn job(&self, what: ReadWork) -> ReadJob {
         let transfer = &self.transfer;
         let blocks = match &what {
             ReadWork::Read(block, _) | ReadWork::Lent(block, _) => std::slice::from_ref(block),
-            ReadWork::Pack(blocks, _) => blocks,
+            ReadWork::Pack(blocks, _) | ReadWork::Zeros(blocks) => blocks,
             ReadWork::Check => &[],
         };
         let hashed = match (&transfer.content, &transfer.plan) {
@@ -443,6 +472,11 @@ impl OutgoingTransfer {
                 let blocks = blocks.collect();
                 let ready = Ready::Pack(ReadyPack { blocks, payload });
                 self.hand_out(&ready, done.took, hash_time);
+            }
+            Ok(ReadOutcome::Zeros(summed)) => {
+                let hash_time = self.add_hashes(&summed);
+                let blocks = summed.into_iter().map(|(block, sums)| (block, sums.crc));
+                self.hand_out(&Ready::Zeros(blocks.collect()), done.took, hash_time);
             }
             Err(error) => self.fail_all(&source_failed(error), tools),
         }

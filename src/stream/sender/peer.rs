@@ -133,6 +133,11 @@ impl TransferPeer {
         self.is_sending() && self.session.takes_packs()
     }
 
+    /// Whether it takes word of blocks that are zeros.
+    pub(super) fn takes_zeros(&self) -> bool {
+        self.is_sending() && self.session.takes_zeros()
+    }
+
     /// Blocks are being read at once, so many from this one on; they are its, if it wants them all.
     pub(super) fn assign(&mut self, first: u64, blocks: usize) {
         if self.is_sending() {

@@ -28,6 +28,15 @@ pub(super) struct ReadyPack {
 pub(super) enum Ready {
     Block(ReadyBlock),
     Pack(ReadyPack),
+    /// Blocks of zeros that follow each other, one or more, with their CRC32C.
+    Zeros(Arc<[(Block, u32)]>),
+}
+
+/// What a peer takes in one message, beside a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Takes {
+    pub(super) packs: bool,
+    pub(super) zeros: bool,
 }
 
 impl Ready {
@@ -36,6 +45,7 @@ impl Ready {
         match self {
             Self::Block(ready) => (1, ready.block.index),
             Self::Pack(ready) => (ready.blocks.len(), ready.blocks[0].0.index),
+            Self::Zeros(blocks) => (blocks.len(), blocks[0].0.index),
         }
     }
 }
@@ -69,15 +79,19 @@ impl PeerBlocks {
         self.assigned.insert(first, blocks);
     }
 
-    /// Blocks were read. Whether they were for the peer, too. `packs`: it takes packs.
-    pub(super) fn on_read(&mut self, ready: Ready, packs: bool) -> bool {
+    /// Blocks were read. Whether they were for the peer, too.
+    pub(super) fn on_read(&mut self, ready: Ready, takes: Takes) -> bool {
         let (blocks, first) = ready.run();
-        // What an earlier session was to have may have been cut otherwise.
-        let is_its = self.assigned.get(&first) == Some(&blocks);
+        // What an earlier session was to have may have been cut otherwise, and its receiver may
+        // have taken what this one does not: what this one is to have is still being read.
+        let is_taken = takes.zeros || !matches!(ready, Ready::Zeros(_));
+        let is_its = is_taken && self.assigned.get(&first) == Some(&blocks);
         if is_its {
             self.assigned.remove(&first);
             match ready {
-                Ready::Pack(pack) if !packs => self.queue.extend(pack.split().map(Ready::Block)),
+                Ready::Pack(pack) if !takes.packs => {
+                    self.queue.extend(pack.split().map(Ready::Block))
+                }
                 ready => self.queue.push_back(ready),
             }
         }

@@ -6,12 +6,13 @@ use std::time::Instant;
 use super::config::Transport;
 use super::outgoing_transfer::TransferState;
 use super::peer::PeerContext;
-use super::peer_blocks::{PeerBlocks, Ready};
+use super::peer_blocks::{PeerBlocks, Ready, Takes};
 use super::peer_errors::{is_unsendable, reason_of};
 use super::peer_rails::PeerRails;
 use super::peer_stage::PeerStage;
 use super::side::SenderTools;
 use super::slot_writer::InSlot;
+use crate::buffer::Payload;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{SendErrorKind, WindowEvent};
 use crate::stream::outgoing::OutgoingStream;
@@ -63,10 +64,18 @@ impl PeerSession {
         !self.by_write && self.rails.iter().any(|rail| rail.can(Features::PACKS))
     }
 
+    /// Whether the peer takes word of blocks that are zeros.
+    pub(super) fn takes_zeros(&self) -> bool {
+        !self.by_write && self.rails.first_can(Features::ZEROS)
+    }
+
     /// Blocks were read. Whether they were for the peer, too.
     pub(super) fn on_read(&mut self, ready: Ready) -> bool {
-        let packs = self.takes_packs();
-        self.blocks.on_read(ready, packs)
+        let takes = Takes {
+            packs: self.takes_packs(),
+            zeros: self.takes_zeros(),
+        };
+        self.blocks.on_read(ready, takes)
     }
 
     /// Everything was sent, and the source is still what it was. `blake3`: of what was read, if all
@@ -283,8 +292,8 @@ impl PeerSession {
         !with.transfer.paused && outgoing.may_send() && has_credit && rate.may(with.now())
     }
 
-    /// Sends the next block or pack, by whichever rail has the most room: how many blocks, and
-    /// their bytes. `None`: not now.
+    /// Sends the next block or pack, or word of zeros, by whichever rail has the most room: how
+    /// many blocks, and the bytes of them that went. `None`: not now.
     pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<(u64, u64)> {
         if !self.may_send(with) {
             return None;
@@ -325,6 +334,12 @@ impl PeerSession {
                 let payload = ready.payload.clone().into();
                 network.send((port, connection), payload, &header, first)?
             }
+            (Ready::Zeros(blocks), _) => {
+                let zeros = outgoing.zeros(blocks);
+                Message::Zeros(zeros).encode(&mut header);
+                let payload = Payload::empty();
+                network.send((port, connection), payload, &header, zeros.first)?
+            }
         };
         if let Err(refused) = sent {
             rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
@@ -344,6 +359,10 @@ impl PeerSession {
                 outgoing.on_pack_sent(rail.number, &ready.blocks);
                 let bytes = ready.blocks.iter().map(|(block, _)| u64::from(block.len));
                 (ready.blocks.len() as u64, bytes.sum())
+            }
+            Ready::Zeros(blocks) => {
+                outgoing.on_pack_sent(rail.number, blocks);
+                (blocks.len() as u64, 0)
             }
         };
         rail.local.in_flight += 1;

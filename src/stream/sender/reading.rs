@@ -8,7 +8,7 @@ use crate::Error;
 use crate::buffer::{Buffer, BufferMut};
 use crate::clock::Clock;
 use crate::event_loop::Waker;
-use crate::stream::digest::crc32c;
+use crate::stream::digest::{crc32c, crc32c_of_zeros};
 use crate::stream::sums::BlockSums;
 use crate::stream::wire::Pack;
 use crate::stream::workers::{Guarded, Workers, guarded};
@@ -37,6 +37,8 @@ pub(super) enum ReadWork {
     Pack(Vec<Block>, BufferMut),
     /// It lies in registered memory already.
     Lent(Block, Buffer),
+    /// They are zeros, which nobody reads.
+    Zeros(Vec<Block>),
     /// Everything was read: is it still what it was?
     Check,
 }
@@ -57,6 +59,7 @@ pub(super) enum ReadOutcome {
     Block(Block, BlockSums, Buffer),
     /// Two blocks or more, and the payload of a message that has them.
     Pack(Vec<(Block, BlockSums)>, Buffer),
+    Zeros(Vec<(Block, BlockSums)>),
 }
 
 /// What readers are employed with.
@@ -87,6 +90,19 @@ impl SumsWanted {
         let crc = if self.crc { crc32c(bytes) } else { 0 };
         BlockSums::new(crc, self.hashed.as_deref(), block, bytes, clock)
     }
+
+    fn of_zeros(&self, block: &Block, clock: &Clock) -> BlockSums {
+        let crc = match self.crc {
+            true => crc32c_of_zeros(block.len.into()),
+            false => 0,
+        };
+        let bytes = match self.hashed {
+            // Memory that nobody has written to takes no room.
+            Some(_) => vec![0; block.len as usize],
+            None => Vec::new(),
+        };
+        BlockSums::new(crc, self.hashed.as_deref(), block, &bytes, clock)
+    }
 }
 
 pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
@@ -112,6 +128,11 @@ pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
             Ok(ReadOutcome::Block(block, sums, bytes))
         }
         ReadWork::Pack(blocks, buffer) => read_pack(&*source, blocks, buffer, &wanted, clock),
+        ReadWork::Zeros(blocks) => {
+            let summed = blocks.into_iter();
+            let summed = summed.map(|block| (block, wanted.of_zeros(&block, clock)));
+            Ok(ReadOutcome::Zeros(summed.collect()))
+        }
     });
     ReadDone {
         transfer,

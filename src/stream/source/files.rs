@@ -1,9 +1,11 @@
 //! `FileSource`: one file, a range of one, a list, or everything below a directory.
 
 mod builder;
+mod holes;
 mod identity;
 mod survey;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -16,6 +18,7 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use self::holes::FileHoles;
 use self::identity::{Identity, changed, check};
 use super::{BlockSource, SourceError};
 use crate::buffer::DeviceBuffer;
@@ -45,6 +48,8 @@ pub use self::builder::{FileSourceBuilder, SourceLinks};
 pub struct FileSource {
     manifest: Manifest,
     items: Vec<SourceItem>,
+    /// Of the files that have some, by entry.
+    holes: BTreeMap<usize, FileHoles>,
     roots: Vec<TreeRoot>,
     stamp: [u8; 16],
     skipped: u64,
@@ -53,6 +58,9 @@ pub struct FileSource {
     back_end: BackEndChoice,
     open: OpenFiles,
 }
+
+/// Holes that are known of all files together, at most: what is behind them is read.
+const HOLES_MAX: usize = 1 << 20;
 
 /// A directory that is sent with everything below it.
 #[derive(Debug)]
@@ -155,18 +163,46 @@ impl FileSource {
         self.open.get(entry, || self.open_item(self.item(entry)?))
     }
 
-    fn open_item(&self, item: &SourceItem) -> Result<FileHandle, SourceError> {
-        let failed = |error: io::Error| self.failed(item, &error);
-        let (fd, full): (OwnedFd, _) = match &item.place {
-            ItemPlace::Path(path) => (File::open(path).map_err(failed)?.into(), path.clone()),
+    fn open_descriptor(&self, item: &SourceItem) -> io::Result<(OwnedFd, PathBuf)> {
+        Ok(match &item.place {
+            ItemPlace::Path(path) => (File::open(path)?.into(), path.clone()),
             ItemPlace::Below(root, name) => {
                 let root = &self.roots[*root as usize];
                 let fd = root
                     .directory
-                    .open_file(name, OFlags::RDONLY, Mode::empty());
-                (fd.map_err(failed)?, root.path.join(OsStr::from_bytes(name)))
+                    .open_file(name, OFlags::RDONLY, Mode::empty())?;
+                (fd, root.path.join(OsStr::from_bytes(name)))
             }
-        };
+        })
+    }
+
+    /// Looks where the files have holes that seem to have some. One that can't be opened, or is not
+    /// what it was, is found out when it is read.
+    fn find_holes(&mut self) {
+        let mut left = HOLES_MAX;
+        for entry in 0..self.items.len() {
+            if !self.manifest.is_sparse(entry) || left == 0 {
+                continue;
+            }
+            let item = &self.items[entry];
+            let Ok((fd, _)) = self.open_descriptor(item) else {
+                continue;
+            };
+            let now = rustix::fs::fstat(&fd)
+                .ok()
+                .map(|now| Identity::of_stat(&now));
+            let Some(now) = now.filter(|now| item.identity == Some(*now)) else {
+                continue;
+            };
+            let holes = FileHoles::of(fd.as_fd(), now.size, left);
+            left -= holes.len();
+            self.holes.insert(entry, holes);
+        }
+    }
+
+    fn open_item(&self, item: &SourceItem) -> Result<FileHandle, SourceError> {
+        let failed = |error: io::Error| self.failed(item, &error);
+        let (fd, full) = self.open_descriptor(item).map_err(failed)?;
         let now = rustix::fs::fstat(&fd).map_err(|errno| failed(errno.into()))?;
         let now = Identity::of_stat(&now);
         check(|| self.path_of(item), item.identity, now)?;
@@ -278,6 +314,14 @@ impl BlockSource for FileSource {
             true => Ok(()),
             false => Err(changed(&self.path_of(item), "it became shorter")),
         }
+    }
+
+    fn is_hole(&self, entry: usize, offset: u64, len: usize) -> bool {
+        let (Some(holes), Some(item)) = (self.holes.get(&entry), self.items.get(entry)) else {
+            return false;
+        };
+        let begin = item.start + offset;
+        holes.contain(&(begin..begin + len as u64))
     }
 
     fn read_to_device(

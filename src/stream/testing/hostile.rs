@@ -57,6 +57,9 @@ impl<'a> Input<'a> {
             header[16 + at * 8..][..8].copy_from_slice(&self.number().to_le_bytes());
         }
         let mut packed = 0;
+        if header[4] == 12 {
+            header[28..].fill(0);
+        }
         if header[4] == 11 {
             // A pack is one only with all of its blocks, which have 16 bytes mostly.
             header[28..].fill(0);
@@ -144,15 +147,15 @@ fn shake_hands(input: &mut Input<'_>) {
     }
 }
 
-/// Three files of 100, 0 and 33 bytes, in blocks of 16.
+/// Three files of 100, 0 and 33 bytes, in blocks of 16; one of them has holes.
 fn files() -> Manifest {
-    let entry = |name: &'static [u8], size| Entry {
+    let entry = |name: &'static [u8], size: u64| Entry {
         name: RelativeName::new(name).expect("these are names"),
         kind: EntryKind::File,
         mode: 0o644,
         size,
         modified: Modified::default(),
-        sparse: false,
+        sparse: size == 33,
     };
     let entries = [entry(b"a", 100), entry(b"b/c", 0), entry(b"d", 33)];
     Manifest::new(entries).expect("this is a manifest")
@@ -253,6 +256,7 @@ fn receive_from(input: &mut Input<'_>) {
                         assert!(bytes.max().is_some_and(|end| end <= payload.len()));
                         blocks.iter().map(|it| it.block).collect()
                     }
+                    Ok(MessageOutcome::Zeros(blocks)) => blocks,
                     _ => continue,
                 };
                 for block in &blocks {
@@ -315,7 +319,8 @@ fn begin(input: &mut Input<'_>, settings: IncomingSettings) -> Option<IncomingSt
     }
     let manifest = files();
     let plan = BlockPlan::new(&manifest, 16);
-    let open = open(&manifest, &plan, OpenFlags::CRC32C);
+    let flags = OpenFlags::CRC32C | OpenFlags::SPARSE;
+    let open = open(&manifest, &plan, flags);
     let mut incoming = IncomingStream::new(0, open, settings).ok()?;
     let (entries, _) = manifest.encode_part(0, 8192, true);
     let part = wire::ManifestPart {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
-use super::digest::{StreamDigest, crc32c};
+use super::digest::{StreamDigest, crc32c, crc32c_of_zeros};
 use super::error::{RefusalCode, StreamError};
 use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome};
 use super::limits::Limits;
@@ -46,7 +46,7 @@ impl Packet {
     }
 
     fn is_block(&self) -> bool {
-        [5, 11].contains(&self.header[4])
+        [5, 11, 12].contains(&self.header[4])
     }
 }
 
@@ -54,6 +54,7 @@ impl Packet {
 enum Arrived {
     Block(Block, u32, Vec<u8>),
     Pack(Vec<(Block, u32, Vec<u8>)>),
+    Zeros(Vec<Block>),
 }
 
 impl Arrived {
@@ -61,6 +62,7 @@ impl Arrived {
         match self {
             Self::Block(block, ..) => block.index == index,
             Self::Pack(blocks) => blocks.iter().any(|(block, ..)| block.index == index),
+            Self::Zeros(blocks) => blocks.iter().any(|block| block.index == index),
         }
     }
 }
@@ -93,6 +95,8 @@ struct World {
     read: VecDeque<Block>,
     /// Blocks that follow each other go as one message at times.
     packs: bool,
+    /// Blocks that are zeros are said to be, and not sent.
+    zeros: bool,
     /// What is being checked and written, message by message.
     writing: Vec<Arrived>,
     idle: u32,
@@ -184,6 +188,9 @@ impl World {
         let Some(block) = self.read.pop_front() else {
             return false;
         };
+        if self.zeros && self.send_zeros(rail, block) {
+            return true;
+        }
         if self.packs && self.send_pack(rail, block) {
             return true;
         }
@@ -193,6 +200,29 @@ impl World {
         self.outgoing.on_sent(rail, &block, crc);
         let mut packet = Packet::new(&Message::Block(header));
         packet.payload = bytes;
+        self.carry(rail, packet);
+        true
+    }
+
+    /// Says that this block and those behind it that were read are zeros; false: it is not.
+    fn send_zeros(&mut self, rail: u16, first: Block) -> bool {
+        let is_zeros = |world: &Self, block: &Block| {
+            let bytes = world.bytes_of(block);
+            bytes.iter().all(|byte| *byte == 0)
+        };
+        if !is_zeros(self, &first) {
+            return false;
+        }
+        let mut blocks = vec![(first, crc32c_of_zeros(first.len.into()))];
+        while let Some(&next) = self.read.front()
+            && next.index == first.index + blocks.len() as u64
+            && is_zeros(self, &next)
+        {
+            self.read.pop_front();
+            blocks.push((next, crc32c_of_zeros(next.len.into())));
+        }
+        let packet = Packet::new(&Message::Zeros(self.outgoing.zeros(&blocks)));
+        self.outgoing.on_pack_sent(rail, &blocks);
         self.carry(rail, packet);
         true
     }
@@ -295,7 +325,7 @@ impl World {
         if dice.one_in(faults.double) {
             queue.push_back(packet.clone());
         }
-        if dice.one_in(faults.damage) {
+        if dice.one_in(faults.damage) && !packet.payload.is_empty() {
             let at = dice.roll(packet.payload.len() as u64) as usize;
             packet.payload[at] ^= 1 << dice.roll(8);
         }
@@ -427,6 +457,14 @@ impl World {
                 let arrived = Arrived::Pack(blocks.collect());
                 self.writing.push(arrived);
             }
+            (MessageOutcome::Zeros(blocks), _) => {
+                let is_new = |block: &Block| {
+                    let written = self.writing.iter().any(|other| other.has(block.index));
+                    !written && !incoming.have().contains(block.index)
+                };
+                assert!(blocks.iter().all(is_new), "no block is written twice");
+                self.writing.push(Arrived::Zeros(blocks));
+            }
             (MessageOutcome::Block(block), Message::Placed(placed)) => {
                 let slots = self.slots.as_mut().expect("there are slots");
                 slots.grants.take(placed.slot).expect("it is the sender's");
@@ -503,6 +541,16 @@ impl World {
                     }
                     let begin = block.offset as usize;
                     self.sink[block.entry][begin..begin + bytes.len()].copy_from_slice(bytes);
+                    (*block, PackedOutcome::Written(crc, None))
+                });
+                incoming.on_pack_done(&outcomes.collect::<Vec<_>>());
+                return true;
+            }
+            Arrived::Zeros(blocks) => {
+                let outcomes = blocks.iter().map(|block| {
+                    let begin = block.offset as usize;
+                    self.sink[block.entry][begin..begin + block.len as usize].fill(0);
+                    let crc = crc32c_of_zeros(block.len.into());
                     (*block, PackedOutcome::Written(crc, None))
                 });
                 incoming.on_pack_done(&outcomes.collect::<Vec<_>>());
@@ -590,7 +638,7 @@ fn manifest(source: &[Vec<u8>]) -> Manifest {
         mode: 0o644,
         size: bytes.len() as u64,
         modified: Modified::default(),
-        sparse: false,
+        sparse: true,
     }))
     .unwrap()
 }
@@ -598,7 +646,7 @@ fn manifest(source: &[Vec<u8>]) -> Manifest {
 fn open(manifest: &Manifest, plan: &BlockPlan) -> Open {
     Open {
         stream: 1,
-        flags: OpenFlags::CRC32C,
+        flags: OpenFlags::CRC32C | OpenFlags::SPARSE,
         block_bytes: plan.block_bytes(),
         entries: manifest.len() as u64,
         manifest_bytes: manifest.encoded_len(),
@@ -612,7 +660,7 @@ fn settings(window: u64) -> IncomingSettings {
     IncomingSettings {
         limits: Limits::default(),
         memory_left: 1 << 20,
-        features: Features::empty(),
+        features: Features::SPARSE,
         payload_max: 1 << 20,
         window,
         slots: 0,
@@ -630,12 +678,21 @@ fn world(
     let mut dice = Dice(seed | 1);
     let source: Vec<Vec<u8>> = sizes
         .iter()
-        .map(|len| (0..*len).map(|_| dice.roll(256) as u8).collect())
+        .map(|len| {
+            let mut bytes: Vec<_> = (0..*len).map(|_| dice.roll(256) as u8).collect();
+            // Of each file some blocks are zeros.
+            let holes = bytes.chunks_mut(16).enumerate();
+            holes
+                .filter(|(number, _)| number % 7 > 3)
+                .for_each(|(_, block)| block.fill(0));
+            bytes
+        })
         .collect();
     let manifest = manifest(&source);
     let plan = Arc::new(BlockPlan::new(&manifest, 16));
     let mut before = BlockSet::new(plan.blocks());
-    let mut sink: Vec<Vec<u8>> = source.iter().map(|bytes| vec![0; bytes.len()]).collect();
+    // What was there before is not zeros.
+    let mut sink: Vec<Vec<u8>> = source.iter().map(|bytes| vec![9; bytes.len()]).collect();
     for (block, had) in plan.iter().zip(had.iter().cycle()) {
         if *had {
             before.insert(block.index);
@@ -660,6 +717,7 @@ fn world(
         wires: (0..rails).map(|_| Wire::default()).collect(),
         read: VecDeque::new(),
         packs: false,
+        zeros: false,
         writing: Vec::new(),
         idle: 0,
         is_talkative: false,
@@ -670,7 +728,7 @@ fn world(
 /// The same by RMA write, over one connection that loses nothing.
 fn by_write(sizes: &[usize], had: &[bool], window: u64, slots: u32, seed: u64) -> World {
     let mut world = world(sizes, had, window, 1, NO_FAULTS, seed);
-    world.settings.features = Features::BY_WRITE;
+    world.settings.features |= Features::BY_WRITE;
     world.settings.slots = slots;
     let mut open = open(&world.manifest, &world.plan);
     open.flags |= OpenFlags::BY_WRITE;
@@ -729,6 +787,23 @@ fn packs_are_fewer_messages_than_blocks() {
     let (sent, resent) = world.outgoing.sent();
     assert!(sent < world.plan.blocks() && resent == 0, "{sent}");
     assert_eq!(world.incoming.unwrap().arrived(), (sent, 0));
+}
+
+/// So are zeros, which have no bytes.
+#[test]
+fn zeros_are_said_and_not_sent() {
+    let mut world = world(&[16 * 200, 5, 0, 7], &[false], 1, 1, NO_FAULTS, 5);
+    (world.packs, world.zeros) = (true, true);
+    let mut said = 0;
+    while world.outgoing.outcome().is_none() {
+        world.step();
+        let queued = world.wires[0].to_receiver.iter();
+        said = said.max(queued.filter(|it| it.header[4] == 12).count());
+    }
+    assert!(said > 0, "some blocks are zeros");
+    world.check_complete();
+    let (sent, resent) = world.outgoing.sent();
+    assert!(sent < world.plan.blocks() && resent == 0, "{sent}");
 }
 
 /// Between the engine's word that all was sent and the sender's, one hears that it was not.
@@ -922,7 +997,7 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
             ),
         };
         world.is_talkative = true;
-        world.packs = dice.one_in(2);
+        (world.packs, world.zeros) = (dice.one_in(2), dice.one_in(2));
         world.check_complete();
         let (sent, resent) = world.outgoing.sent();
         assert_eq!(resent, 0, "transfer {number}");
@@ -940,7 +1015,7 @@ proptest! {
         had in proptest::collection::vec(any::<bool>(), 1..6),
         window in 1..12_u64,
         rails in 1..4_u16,
-        packs in any::<bool>(),
+        (packs, zeros) in any::<(bool, bool)>(),
         faults in (0..12_u64, 0..12_u64, 0..12_u64, 0..6_u64, 0..30_u64),
         seed in any::<u64>(),
     ) {
@@ -953,7 +1028,7 @@ proptest! {
             cut: one_in(faults.4),
         };
         let mut world = world(&sizes, &had, window, rails, faults, seed);
-        world.packs = packs;
+        (world.packs, world.zeros) = (packs, zeros);
         // The world's faults hit each block several times in a row at times.
         world.outgoing.allow_resent(1 << 20);
         world.check_complete();

@@ -20,6 +20,7 @@ impl Kind {
     pub(crate) const CANCEL: Self = Self(9);
     pub(crate) const PAUSE: Self = Self(10);
     pub(crate) const PACK: Self = Self(11);
+    pub(crate) const ZEROS: Self = Self(12);
     pub(crate) const HELLO_ACK: Self = Self(17);
     pub(crate) const ACCEPT: Self = Self(18);
     pub(crate) const HAVE: Self = Self(19);

@@ -160,6 +160,7 @@ impl BlockWire {
     }
 }
 
+/// The layout of `Pack` and `Zeros`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct PackWire {

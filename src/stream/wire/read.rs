@@ -36,6 +36,7 @@ pub(super) fn message<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Messag
         }
         Kind::BLOCK => Message::Block(block(wire, &wire.body(), payload.len())?),
         Kind::PACK => Message::Pack(pack(wire, payload)?),
+        Kind::ZEROS => Message::Zeros(zeros(wire, payload)?),
         Kind::PLACED => Message::Placed(placed(wire, payload)?),
         Kind::FINISH => Message::Finish(finish(wire, payload)?),
         Kind::RAIL_LOST => Message::RailLost(rail_lost(wire, payload)?),
@@ -219,6 +220,23 @@ fn pack<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Pack<'a>, WireError>
         crcs,
         // No more than the payload_len of the header, which has 32 bits.
         len: bytes.len() as u32,
+    })
+}
+
+fn zeros(wire: &HeaderWire, payload: &[u8]) -> Result<Zeros, WireError> {
+    nothing(wire, payload)?;
+    let body: PackWire = wire.body();
+    let (first, blocks) = (body.first.get(), body.blocks.get());
+    if !(1..=ZEROS_BLOCKS_MAX).contains(&blocks) {
+        return Err(field("blocks", blocks));
+    }
+    if first.checked_add(blocks.into()).is_none() {
+        return Err(field("first", first));
+    }
+    Ok(Zeros {
+        stream: wire.stream.get(),
+        first,
+        blocks,
     })
 }
 

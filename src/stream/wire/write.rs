@@ -21,6 +21,11 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             let len = Pack::payload_len(it.crcs.len(), it.len as usize);
             HeaderWire::new(Kind::PACK, 0, it.stream, len).with(&pack(it))
         }
+        Message::Zeros(it) => new(0).with(&PackWire {
+            first: it.first.into(),
+            blocks: it.blocks.into(),
+            ..zeroed()
+        }),
         Message::Placed(it) => new(0).with(&BlockWire {
             len: it.block.len.into(),
             slot: it.slot.into(),
@@ -78,6 +83,7 @@ fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
         Message::Window(it) => it.descriptor,
         Message::Block(_)
         | Message::Pack(_)
+        | Message::Zeros(_)
         | Message::Placed(_)
         | Message::RailLost(_)
         | Message::Pause(_)

@@ -706,11 +706,10 @@ fn a_full_disk_is_said_to_the_sender() {
     receiver.process.end().assert_failed(6, "No space left");
 }
 
-/// A file that takes a while: sparse, so that it costs no disk here.
+/// A file that takes a while. Holes would take none.
 pub(crate) fn long_file(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("long");
-    let file = fs::File::create(&path).expect("room");
-    file.set_len(64 << 20).expect("sparse files");
+    fs::write(&path, vec![1; 64 << 20]).expect("room");
     path
 }
 
@@ -818,6 +817,60 @@ fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
     Process::start_command(&mut command)
         .end()
         .assert_failed(4, "key");
+}
+
+/// Nearly all of it is holes, which are not sent; what was announced is kept when both sides are
+/// killed.
+#[test]
+fn a_file_with_holes_goes_on_after_a_kill() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let path = from.path().join("image");
+    let image = fs::File::create(&path).expect("room");
+    image.set_len(8 << 30).expect("sparse files");
+    let pieces = [0, 3 << 30, (8 << 30) - (2 << 20)];
+    for at in pieces {
+        image.write_all_at(&content(2 << 20), at).expect("room");
+    }
+    let room = |path: &Path| fs::metadata(path).expect("there").blocks() * 512;
+    if room(&path) > 100 << 20 {
+        return println!("SKIPPED: the file system of temporary files has no holes");
+    }
+    let mut receiver = Running::start(&program, to.path(), &[]);
+    let mut command = receiver.sender(&program);
+    command.args(["--rate", "1M"]);
+    let mut cut = Process::start_command(command.arg(&path));
+    wait_for_stream(to.path());
+    let work = to.path().join(&names(to.path())[0]);
+    let journal_len = || fs::metadata(work.join("journal")).map_or(0, |about| about.len());
+    let deadline = Instant::now() + *PATIENCE;
+    // More blocks are in it than have data: 96, with 16 bytes each.
+    while journal_len() < 8192 {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    receiver.process.kill();
+    cut.kill();
+    receiver.process.status();
+    cut.status();
+    assert!(!to.path().join("image").exists(), "not under its name yet");
+    let receiver = Running::start(&program, to.path(), &[]);
+    let sent = receiver.send(&program, &[&path]).end();
+    sent.assert_ok();
+    assert!(sent.stdout.contains("resumed "), "{}", sent.stdout);
+    let there = to.path().join("image");
+    let arrived = fs::File::open(&there).expect("it arrived");
+    assert_eq!(arrived.metadata().expect("there").len(), 8 << 30);
+    for at in pieces {
+        let mut bytes = vec![0; 2 << 20];
+        arrived
+            .read_exact_at(&mut bytes, at)
+            .expect("it is long enough");
+        assert!(bytes == content(2 << 20), "at {at}");
+    }
+    // And there is nothing else.
+    assert!(room(&there) < 8 << 20, "{}", room(&there));
 }
 
 #[test]

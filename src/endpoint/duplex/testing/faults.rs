@@ -219,9 +219,12 @@ impl FaultLayer {
         }
     }
 
-    /// A copy of it but for one bit.
+    /// A copy of it but for one bit; none: it has no bytes, or all copies are under way.
     fn damaged(&self, payload: &Payload) -> Option<Payload> {
         let bit = self.dice().roll(8 * (payload.len_bytes() as u64).max(1));
+        if payload.len_bytes() == 0 {
+            return None;
+        }
         self.copied(payload, |bytes| bytes[(bit / 8) as usize] ^= 1 << (bit % 8))
     }
 

@@ -338,6 +338,92 @@ fn packs_that_are_not_of_the_stream_end_it() {
     assert!(matches!(summed, Err(StreamViolation::Count { .. })));
 }
 
+fn zeros(first: u64, blocks: u32) -> Message<'static> {
+    let stream = 1;
+    Message::Zeros(Zeros {
+        stream,
+        first,
+        blocks,
+    })
+}
+
+/// A stream of one file of 10 blocks, which is said to have holes, and is accepted.
+fn begun_sparse() -> IncomingStream {
+    let manifest = manifest();
+    let entry = manifest.get(0).unwrap();
+    let manifest = Manifest::new([Entry {
+        sparse: true,
+        ..entry
+    }]);
+    let mut settings = settings();
+    settings.features = Features::all();
+    settings.limits = Limits::default().resent(100);
+    let flags = OpenFlags::CRC32C | OpenFlags::SPARSE;
+    let mut incoming = IncomingStream::new(0, Open { flags, ..open() }, settings).unwrap();
+    let (entries, _) = manifest.unwrap().encode_part(0, 8192, true);
+    let part = ManifestPart {
+        stream: 1,
+        first: 0,
+        entries: &entries,
+    };
+    let arrival = incoming.on_message(0, &Message::Manifest(part));
+    assert_eq!(arrival, Ok(MessageOutcome::Announced));
+    incoming.accept(BlockSet::new(10), 0, None);
+    assert!(matches!(incoming.next_control(), Some(Message::Accept(_))));
+    incoming.on_control_sent();
+    incoming
+}
+
+#[test]
+fn of_zeros_those_are_written_that_are_not_there() {
+    let mut incoming = begun_sparse();
+    let first = incoming.on_message(0, &Message::Block(block(3)));
+    let Ok(MessageOutcome::Block(third)) = first else {
+        panic!("{first:?}");
+    };
+    let Ok(MessageOutcome::Zeros(new)) = incoming.on_message(0, &zeros(2, 3)) else {
+        panic!("two of its blocks are new");
+    };
+    let indices: Vec<_> = new.iter().map(|block| block.index).collect();
+    assert_eq!(indices, [2, 4], "the other one was there");
+    incoming.on_written(&third, 5, None);
+    let done = new
+        .iter()
+        .map(|block| (*block, PackedOutcome::Written(5, None)));
+    incoming.on_pack_done(&done.collect::<Vec<_>>());
+    let have: Vec<_> = incoming.have().ranges(0).flatten().collect();
+    assert_eq!(have, [2, 3, 4]);
+    // As a pack, it is one message against the credit.
+    assert_eq!(incoming.arrived(), (2, 1));
+    let twice = incoming.on_message(0, &zeros(2, 3));
+    assert_eq!(twice, Ok(MessageOutcome::Twice));
+}
+
+#[test]
+fn zeros_that_are_not_of_the_stream_end_it() {
+    let lies = |mut incoming: IncomingStream, message: Message<'_>| {
+        let violation = incoming.on_message(0, &message).expect_err("it is a lie");
+        assert!(matches!(incoming.next_control(), Some(Message::Failed(_))));
+        violation
+    };
+    let behind = lies(begun_sparse(), zeros(8, 3));
+    assert_eq!(behind, StreamViolation::NoSuchBlock { index: 10 });
+    // Zeros of a file without holes take room, and nobody sent them.
+    let dense = lies(begun(), zeros(0, 1));
+    assert!(matches!(dense, StreamViolation::Count { value: 0, .. }));
+    // They are on credit as blocks are, however few bytes they have.
+    let mut incoming = begun_sparse();
+    incoming.on_message(0, &zeros(0, 10)).unwrap();
+    for _ in 0..1000 {
+        let again = incoming.on_message(0, &zeros(0, 10));
+        if again == Ok(MessageOutcome::Over) {
+            return;
+        }
+        assert_eq!(again, Ok(MessageOutcome::Twice));
+    }
+    panic!("what is said again and again ends the stream");
+}
+
 /// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content
 /// has this hash.
 fn hashed(said: Option<[u8; HASH_LEN]>) -> IncomingStream {

@@ -1,5 +1,6 @@
 //! `Survey`: looks at everything that is to be sent, once: sizes, times, names.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -147,8 +148,9 @@ impl Survey {
                 stamp.add(identity, &(found.item.start..found.item.start + found.size));
             }
         }
-        Ok(FileSource {
+        let mut source = FileSource {
             manifest,
+            holes: BTreeMap::new(),
             items: self.found.into_iter().map(|found| found.item).collect(),
             roots: self.roots.into_iter().map(|root| root.root).collect(),
             stamp: stamp.finish(),
@@ -157,7 +159,9 @@ impl Survey {
             direct,
             back_end,
             open: OpenFiles::default(),
-        })
+        };
+        source.find_holes();
+        Ok(source)
     }
 
     pub(super) fn add_file(&mut self, part: &SourcePart) -> Result<(), SourceError> {

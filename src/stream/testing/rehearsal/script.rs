@@ -395,8 +395,8 @@ impl SenderPlan {
             faults: faults.map(|faults| FaultConfig {
                 faults,
                 dice: Arc::new(std::sync::Mutex::new(Dice(seed))),
-                // The kinds of the headers of blocks and packs, as docs/wire.md has them.
-                concerns: |header| [5, 11].contains(&header[4]),
+                // The kinds of the headers of blocks, packs and zeros, as docs/wire.md has them.
+                concerns: |header| [5, 11, 12].contains(&header[4]),
             }),
             swallow: None,
         }

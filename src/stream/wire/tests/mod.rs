@@ -200,6 +200,29 @@ fn packs_have_these_bytes() {
 }
 
 #[test]
+fn zeros_have_these_bytes() {
+    let zeros = Zeros {
+        stream: STREAM,
+        first: 0x0102,
+        blocks: 256,
+    };
+    let body: &[&[u8]] = &[&[2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]];
+    let expected = bytes(12, 0, S, 0, body);
+    golden(Message::Zeros(zeros), expected, b"");
+    let refused = |first: u64, blocks: u32| {
+        let mut header = expected;
+        header[16..24].copy_from_slice(&first.to_le_bytes());
+        header[24..28].copy_from_slice(&blocks.to_le_bytes());
+        Message::parse(&header, b"").err()
+    };
+    assert_eq!(refused(u64::MAX - 1, 1), None);
+    assert_eq!(refused(0, 0), Some(field("blocks", 0_u8)));
+    assert_eq!(refused(0, 257), Some(field("blocks", 257_u16)));
+    let end = u64::MAX - 1;
+    assert_eq!(refused(end, 2), Some(field("first", end)));
+}
+
+#[test]
 fn what_a_sender_ends_with_has_these_bytes() {
     let finish = Finish {
         stream: STREAM,
@@ -483,6 +506,11 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             first: 1,
             crcs: &[U32::ZERO; 3],
             len: 20,
+        }),
+        Message::Zeros(Zeros {
+            stream,
+            first: 1,
+            blocks: 2,
         }),
     ];
     messages
