@@ -218,8 +218,8 @@ pub(crate) struct SendArgs {
     /// started over ssh make all of them
     #[arg(long)]
     pub(crate) any_links: bool,
-    /// Print what would be sent, and how much it is, and send nothing: no receiver is reached.
-    /// --skip-unchanged, which receivers do, makes no difference
+    /// Print what would be sent or fetched, and how much it is, and send nothing: no receiver is
+    /// reached. --skip-unchanged, which receivers do, makes no difference
     #[arg(short = 'n', long, conflicts_with = "slurm")]
     pub(crate) dry_run: bool,
     /// Name of what standard input gives, at the receivers

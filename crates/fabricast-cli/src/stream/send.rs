@@ -9,20 +9,19 @@ use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
-    SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
+    BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
+    SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
 use fabricast::{Domain, PeerAddr};
-use serde_json::json;
 
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
+use crate::stream::dry_run;
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
-use crate::stream::measure::Bytes;
 use crate::stream::name_pattern::NamePattern;
 use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
@@ -47,46 +46,15 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         };
     }
     match Route::of(args)? {
-        Route::Push(paths, _) if args.dry_run => list(args, &paths),
-        Route::Push(paths, targets) => push(args, &paths, &targets),
-        Route::Pull(..) if args.dry_run => {
-            let text = "--dry-run: only for paths of this machine; run it on the other one";
-            Err(Failure::new(text).ends(End::Usage))
+        Route::Push(paths, _) if args.dry_run => {
+            let source = Source::of(args, &paths)?;
+            source.list(Voice::of(args.common.json, args.quiet));
+            Ok(())
         }
+        Route::Push(paths, targets) => push(args, &paths, &targets),
+        Route::Pull(from, _) if args.dry_run => far::pull::list(args, &from),
         Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
-}
-
-/// Says what would be sent.
-fn list(args: &SendArgs, paths: &[PathBuf]) -> Result<(), Failure> {
-    let source = Source::of(args, paths)?;
-    let manifest = source.files.manifest();
-    for entry in manifest.iter() {
-        let (kind, mark) = match entry.kind {
-            EntryKind::Directory => ("directory", "/"),
-            EntryKind::Link => ("link", "@"),
-            _ => ("file", ""),
-        };
-        if args.common.json {
-            say(json!({
-                "type": "entry",
-                "name": entry.name.to_string(),
-                "kind": kind,
-                "bytes": entry.size,
-            }));
-        } else if !args.quiet {
-            say(format_args!("{}{mark}", entry.name));
-        }
-    }
-    let (entries, bytes) = (manifest.len(), manifest.bytes());
-    match args.common.json {
-        true => say(json!({ "type": "total", "entries": entries, "bytes": bytes })),
-        false => say(format_args!(
-            "{entries} files and directories, {} would be sent",
-            Bytes(bytes as f64)
-        )),
-    }
-    Ok(())
 }
 
 /// A receiver before it is known where it listens.
@@ -216,6 +184,11 @@ impl Source {
             files,
             _spool: spool,
         })
+    }
+
+    /// Says what would be sent.
+    pub(crate) fn list(&self, voice: Voice) {
+        dry_run::list(self.files.manifest(), voice);
     }
 }
 

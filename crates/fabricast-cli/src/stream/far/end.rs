@@ -127,6 +127,10 @@ fn send(request: &Request, start: LibraryStart, lines: Receiver<Vec<u8>>) -> Res
     let FarSend { mut args } = parsed("send", &request.args)?;
     args.common.key = None;
     let paths: Vec<_> = request.paths.iter().map(PathBuf::from).collect();
+    if args.dry_run {
+        send::Source::of(&args, &paths)?.list(Voice::NearEnd);
+        return Ok(());
+    }
     let to = addresses("the near end", &request.to)?;
     let name = request.to.first().cloned().unwrap_or_default();
     let source = send::Source::of(&args, &paths)?;

@@ -16,6 +16,7 @@ use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::say::say;
 use crate::stream::args::{RecvArgs, SendArgs};
+use crate::stream::dry_run;
 use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
         args: own_args,
         key: bytes,
         meet: Vec::new(),
-        paths: from.iter().map(|place| place.path.clone()).collect(),
+        paths: paths_of(from),
         to: to.collect(),
     })?;
     let voice = Voice::of(args.common.json, args.quiet);
@@ -62,6 +63,37 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     receiver.close(Instant::now() + GOODBYE);
     far.close();
     result
+}
+
+/// Says what would be fetched: the far end looks, and nothing is made here.
+pub(crate) fn list(args: &SendArgs, from: &[FarPlace]) -> Result<(), Failure> {
+    let mut far = FarEnd::start(&from[0], &args.far)?;
+    let own_args = own_arguments(std::env::args_os())?;
+    far.hello()?;
+    far.ask(&Request {
+        role: Role::Send,
+        args: own_args,
+        key: Vec::new(),
+        meet: Vec::new(),
+        paths: paths_of(from),
+        to: Vec::new(),
+    })?;
+    let voice = Voice::of(args.common.json, args.quiet);
+    loop {
+        if let Some(end) = interrupt::asked() {
+            return Err(Failure::interrupted(end));
+        }
+        if let Some(value) = far.next(LOOK)?
+            && dry_run::tell(&value, voice)
+        {
+            far.close();
+            return Ok(());
+        }
+    }
+}
+
+fn paths_of(from: &[FarPlace]) -> Vec<String> {
+    from.iter().map(|place| place.path.clone()).collect()
 }
 
 /// Where this end listens: where the shell's connection came from, if that is an address of this
