@@ -17,6 +17,7 @@ mod report;
 mod route;
 pub(crate) mod send;
 mod slurm;
+mod ways;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::far::MARK;
 use super::measure::Bytes;
+use super::ways::Way;
 use crate::failure::End;
 use crate::say::say;
 
@@ -70,6 +71,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) block: u32,
     pub(crate) peer: &'a str,
     pub(crate) report: &'a StreamReport,
+    pub(crate) ways: &'a [Way],
     pub(crate) fabric: &'a Report,
 }
 
@@ -101,6 +103,14 @@ impl fmt::Display for Summary<'_> {
             "provider     {} {} on {}",
             fabric.provider, fabric.provider_version, fabric.interface
         )?;
+        if let [first, more @ ..] = self.ways
+            && !more.is_empty()
+        {
+            writeln!(f, "rails        {first}")?;
+            for way in more {
+                writeln!(f, "             {way}")?;
+            }
+        }
         writeln!(f, "libfabric    {} (API {})", fabric.library, fabric.api)?;
         writeln!(f, "shape        {}", fabric.shape)?;
         writeln!(f, "path         {}", report.path)?;

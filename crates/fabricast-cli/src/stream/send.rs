@@ -4,15 +4,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
+    BlockSource, FileSource, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
     SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
-use fabricast::{Domain, PeerAddr};
 
 use crate::failure::{End, Failure};
 use crate::interrupt;
@@ -27,7 +25,8 @@ use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
 use crate::stream::slurm::{self, Task};
-use crate::stream::{common_settings, device_buffers, local_address, open_domain};
+use crate::stream::ways::Ways;
+use crate::stream::{common_settings, device_buffers};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -241,11 +240,9 @@ impl Sending<'_> {
         let entries = source.files.manifest().len();
         let mut meters = Meters::new(names.clone(), source.files.manifest());
         let gpu = device_buffers(&args.common, args.readers)?;
-        let domains = open_domains(args, &peers)?;
-        let sender = StreamSender::over(&domains, config(args, key)).map_err(Failure::of)?;
-        let to = peers
-            .iter()
-            .map(|peer| Peer::new(peer.to.0.iter().copied()));
+        let ways = Ways::open(&args.common, &args.far.rail, &peers)?;
+        let sender = StreamSender::over(ways.domains(), config(args, key)).map_err(Failure::of)?;
+        let to = ways.peers();
         let transfer = match gpu {
             None => sender.send(source.files, to, options(args)),
             Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options(args)),
@@ -270,38 +267,17 @@ impl Sending<'_> {
         let told = Told {
             args,
             names: &names,
+            ways: &ways,
             entries,
             voice,
         };
-        let result = told.tell(&outcomes, &domains[0].report());
+        let result = told.tell(&outcomes);
         match end {
             // It may have been done at the same moment.
             Some(end) if result.is_err() => Err(Failure::interrupted(end)),
             _ => result,
         }
     }
-}
-
-/// The domain of each of the receivers' addresses: over the device that leads there, or that was
-/// asked for.
-fn open_domains(args: &SendArgs, peers: &[Named]) -> Result<Vec<Arc<Domain>>, Failure> {
-    let count = peers.iter().map(|peer| peer.to.0.len()).max().unwrap_or(0);
-    let mut domains = Vec::new();
-    for number in 0..count {
-        let mut local = args.far.rail.get(number).copied();
-        if local.is_none() {
-            let all = peers.iter().filter_map(|peer| peer.to.0.get(number));
-            let addrs: Vec<_> = all.filter_map(PeerAddr::socket_addr).collect();
-            let locals = addrs.into_iter().map(local_address);
-            let locals: Vec<_> = locals.collect::<Result<_, _>>()?;
-            // From another address this machine is reached, too; from this one nobody else is.
-            let far = locals.iter().find(|ip| !ip.is_loopback());
-            let any = locals.first();
-            local = far.or(any).copied();
-        }
-        domains.push(open_domain(&args.common, local)?);
-    }
-    Ok(domains)
 }
 
 fn source_failed(error: SourceError) -> Failure {
@@ -337,28 +313,29 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
 struct Told<'a> {
     args: &'a SendArgs,
     names: &'a [String],
+    ways: &'a Ways,
     entries: usize,
     voice: Voice,
 }
 
 impl Told<'_> {
     /// What became of it, receiver by receiver; an error if one does not have it.
-    fn tell(
-        &self,
-        outcomes: &[PeerOutcome],
-        fabric: &fabricast::fabric::Report,
-    ) -> Result<(), Failure> {
+    fn tell(&self, outcomes: &[PeerOutcome]) -> Result<(), Failure> {
         let mut failures = Vec::new();
-        for (name, outcome) in self.names.iter().zip(outcomes) {
+        for (number, (name, outcome)) in self.names.iter().zip(outcomes).enumerate() {
             let PeerOutcome { result, report, .. } = outcome;
-            self.voice.say_json(&result_to_json(name, result, report));
+            let ways = self.ways.of(number);
+            let mut value = result_to_json(name, result, report);
+            value["rails"] = ways.iter().map(ToString::to_string).collect();
+            self.voice.say_json(&value);
             if self.voice == Voice::People && result.is_ok() {
                 say(Summary {
                     entries: self.entries,
                     block: self.args.common.block,
                     peer: name,
                     report,
-                    fabric,
+                    ways,
+                    fabric: &self.ways.fabric(number),
                 });
             }
             if let Err(error) = result {
