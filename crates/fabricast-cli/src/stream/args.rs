@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use fabricast::PeerAddr;
 
 use super::name_pattern::NamePattern;
+use crate::failure::{End, Failure};
 
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
@@ -311,11 +312,58 @@ pub(crate) struct FarArgs {
     /// What the shell there runs: the name or path of fabricast, as a shell takes it
     #[arg(long, default_value = "fabricast", value_name = "COMMAND")]
     pub(crate) remote_path: String,
-    /// Address of this machine that a far end is to be reached from, or to reach; several are
-    /// rails, each over the far end's address on that way. Default: where ssh's connection goes; of
-    /// a shell that does not say (SSH_CONNECTION), where packets to everywhere go
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) rail: Vec<IpAddr>,
+    /// Address of this machine (with --slurm: of task 0's) that a far end is to be reached from, or
+    /// to reach; several are rails, each over the far end's address on that way. `none`: one way alone, where ssh's
+    /// connection goes; of a shell that does not say (SSH_CONNECTION), where packets to everywhere
+    /// go. Default: if both ends have several network devices of one speed, the highest, in the
+    /// same IPv4 networks, all of these are rails (bridges and other virtual devices don't count);
+    /// else as with `none`
+    #[arg(long, value_name = "ADDR", value_parser = parse_rail)]
+    pub(crate) rail: Vec<Rail>,
+}
+
+/// What `--rail` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rail {
+    /// There are none.
+    None,
+    From(IpAddr),
+}
+
+impl FarArgs {
+    /// The addresses that were given.
+    pub(crate) fn rails(&self) -> Vec<IpAddr> {
+        let given = self.rail.iter().filter_map(|rail| match rail {
+            Rail::None => None,
+            Rail::From(ip) => Some(*ip),
+        });
+        given.collect()
+    }
+
+    /// Nothing was said of rails: they are chosen.
+    pub(crate) fn chooses_rails(&self) -> bool {
+        self.rail.is_empty()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.rail.len() > 1 && self.rail.contains(&Rail::None) {
+            true => {
+                let text = "--rail none: there can't be other rails beside it";
+                Err(Failure::new(text).ends(End::Usage))
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+fn parse_rail(text: &str) -> Result<Rail, String> {
+    match text {
+        "none" => Ok(Rail::None),
+        text => {
+            let parsed = text.parse().map(Rail::From);
+            parsed.map_err(|_| "want an IP address of this machine, or none".to_owned())
+        }
+    }
 }
 
 /// The addresses of one receiver.

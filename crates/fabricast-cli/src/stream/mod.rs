@@ -7,6 +7,7 @@
 
 pub(crate) mod args;
 pub(crate) mod demo;
+mod devices;
 mod dry_run;
 pub(crate) mod far;
 pub(crate) mod measure;

@@ -37,6 +37,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
+    args.far.check()?;
     if let Some(shared) = &args.slurm.slurm {
         let task = Task::of_environment()?;
         return match task.is_sender() {
@@ -86,8 +87,10 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
     let source = Source::of(args, paths)?;
     for receiver in &mut starting {
         if let Starting::Far(place, end) = receiver {
-            let meet = match end.hello()?.came_in {
-                _ if !args.far.rail.is_empty() => args.far.rail.clone(),
+            let hello = end.hello()?;
+            let rails = far::rails(args, &hello.devices, hello.came_from);
+            let meet = match hello.came_in {
+                _ if !rails.is_empty() => rails,
                 Some(_) => Vec::new(),
                 None => vec![far::way_out()],
             };
@@ -240,7 +243,7 @@ impl Sending<'_> {
         let entries = source.files.manifest().len();
         let mut meters = Meters::new(names.clone(), source.files.manifest());
         let gpu = device_buffers(&args.common, args.readers)?;
-        let ways = Ways::open(&args.common, &args.far.rail, &peers)?;
+        let ways = Ways::open(&args.common, &args.far.rails(), &peers)?;
         let sender = StreamSender::over(ways.domains(), config(args, key)).map_err(Failure::of)?;
         let to = ways.peers();
         let transfer = match gpu {

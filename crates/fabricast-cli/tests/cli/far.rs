@@ -17,7 +17,7 @@ use crate::stream::{
 
 /// A command that takes a host, and runs the rest here as a remote shell does. `SSH_CONNECTION` is
 /// what ssh says.
-fn shell_in(dir: &Path, body: &str) -> PathBuf {
+pub(crate) fn shell_in(dir: &Path, body: &str) -> PathBuf {
     let path = dir.join("rsh");
     fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("room");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
@@ -51,7 +51,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-fn far(host: &str, dir: &Path) -> String {
+pub(crate) fn far(host: &str, dir: &Path) -> String {
     format!("{host}:{}", dir.display())
 }
 

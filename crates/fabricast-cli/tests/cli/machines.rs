@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::far::{far, shell_in};
 use crate::program;
 use crate::stream::{PATIENCE, Process, Running, content, file, provider, temp};
 
@@ -128,6 +129,59 @@ impl Machines {
     }
 }
 
+impl Machines {
+    /// Two of them, in two networks.
+    fn in_two_networks() -> Option<Self> {
+        let machines = Self::start(2)?;
+        machines.join([(0, "one", "10.81.0.1"), (1, "one", "10.81.0.2")]);
+        machines.join([(0, "two", "10.82.0.1"), (1, "two", "10.82.0.2")]);
+        Some(machines)
+    }
+
+    /// `fabricast send` on the first, with a remote shell to the second.
+    fn send_by_shell(&self, dir: &Path) -> Command {
+        let program = program().expect("it is there");
+        let body = format!(
+            r#"shift; SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22" exec                nsenter -t {} -m -n -- sh -c "$*""#,
+            self.holders[1].0.id()
+        );
+        let mut command = self.command(0, &program);
+        command.args(["send", "--provider", provider(), "--rsh"]);
+        command
+            .arg(shell_in(dir, &body))
+            .arg("--remote-path")
+            .arg(&program);
+        command
+    }
+
+    /// Has the devices of a machine look as if they had wires of these speeds, in Mb/s.
+    fn set_speeds(&self, machine: usize, dir: &Path, devices: &[(&str, &str)]) {
+        let all = dir.join(machine.to_string());
+        for (device, speed) in devices {
+            let of = all.join(device);
+            fs::create_dir_all(of.join("device")).expect("room");
+            fs::write(of.join("operstate"), "up\n").expect("room");
+            fs::write(of.join("speed"), format!("{speed}\n")).expect("room");
+        }
+        let mut mount = self.command(machine, "mount");
+        let mounted = mount.arg("--bind").arg(&all).arg("/sys/class/net").output();
+        let mounted = mounted.expect("it starts");
+        assert!(mounted.status.success(), "{mounted:?}");
+    }
+
+    /// Bytes that went out by a device.
+    fn sent_by(&self, machine: usize, device: &str) -> u64 {
+        let mut command = self.command(machine, "cat");
+        let output = command.arg("/proc/net/dev").output().expect("it starts");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let line = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(&format!("{device}:")));
+        let sent = line.and_then(|line| line.split_whitespace().nth(8)?.parse().ok());
+        sent.unwrap_or_else(|| panic!("no {device} in {text}"))
+    }
+}
+
 /// Starts what this command wraps, and waits until it says that it is there. `None`: it is not.
 fn hold(command: &mut Command) -> Option<Process> {
     command.args(["sh", "-c", HOLD]).stdin(Stdio::null());
@@ -166,5 +220,148 @@ fn receivers_on_different_networks_are_each_reached_from_the_address_on_theirs()
         receiver.process.end().assert_ok();
         let arrived = fs::read(dir.join("file")).expect("it arrived");
         assert!(arrived == content(3_000_000), "its content differs");
+    }
+}
+
+/// The addresses behind `rails` in a report; with one way, there is no such line.
+fn rails_in(report: &str) -> Vec<String> {
+    let mut lines = report
+        .lines()
+        .skip_while(|line| !line.starts_with("rails "));
+    let first = lines.next().and_then(|line| line.strip_prefix("rails "));
+    let more = lines.take_while(|line| line.starts_with("   "));
+    let all = first.into_iter().chain(more).map(str::trim);
+    let without_port = all.map(|way| way.rsplit_once(':').expect("a port").0.to_owned());
+    without_port.collect()
+}
+
+#[test]
+fn rails_between_two_machines_carry_what_is_sent_and_what_is_fetched() {
+    if program().is_none() {
+        return;
+    }
+    let Some(machines) = Machines::in_two_networks() else {
+        return;
+    };
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 32 << 20);
+    let (path, source) = (path.to_str().expect("text"), far("host1", &path));
+    let into = |name: &str| to.path().join(name).to_str().expect("text").to_owned();
+    let pushed = format!("host1:{}", into("pushed"));
+    let there = ["10.81.0.1 to 10.81.0.2", "10.82.0.1 to 10.82.0.2"];
+    let back = ["10.81.0.2 to 10.81.0.1", "10.82.0.2 to 10.82.0.1"];
+    let both = ["--rail", "10.81.0.1", "--rail", "10.82.0.1"];
+    for (rails, words, sender, ways) in [
+        (&both[..], [path, pushed.as_str()], 0, &there[..]),
+        (&both[..], [source.as_str(), &into("fetched")], 1, &back),
+        // Where the remote shell comes in, without a choice.
+        (&["--rail", "none"], [path, pushed.as_str()], 0, &[]),
+    ] {
+        let before = ["one", "two"].map(|device| machines.sent_by(sender, device));
+        let mut command = machines.send_by_shell(from.path());
+        let ended = Process::start_command(command.args(rails).args(words)).end();
+        ended.assert_ok();
+        assert_eq!(rails_in(&ended.stdout), ways, "{}", ended.stdout);
+        for (device, before) in ["one", "two"].into_iter().zip(before) {
+            let sent = machines.sent_by(sender, device) - before;
+            let carries = ways.len() == 2 || device == "two";
+            assert_eq!(
+                sent > 1 << 20,
+                carries,
+                "{device}: {sent} bytes by {rails:?}"
+            );
+        }
+    }
+    for name in ["pushed", "fetched"] {
+        let arrived = fs::read(to.path().join(name).join("file")).expect("it arrived");
+        assert!(arrived == content(32 << 20), "its content differs");
+    }
+    let mut command = machines.send_by_shell(from.path());
+    command.args(["--rail", "none", "--rail", "10.81.0.1", path, &pushed]);
+    Process::start_command(&mut command)
+        .end()
+        .assert_failed(2, "--rail none");
+}
+
+#[test]
+fn devices_of_one_speed_between_two_machines_are_rails_by_themselves() {
+    if program().is_none() {
+        return;
+    }
+    let Some(machines) = Machines::in_two_networks() else {
+        return;
+    };
+    machines.join([(0, "slow", "10.83.0.1"), (1, "slow", "10.83.0.2")]);
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "file", 100_000);
+    let speeds = [("one", "100000"), ("two", "100000"), ("slow", "1000")];
+    machines.set_speeds(0, from.path(), &speeds);
+    let path = path.to_str().expect("text");
+    let place = far("host1", to.path());
+    // Where the shell comes in is first.
+    let both = ["10.82.0.1 to 10.82.0.2", "10.81.0.1 to 10.81.0.2"];
+    let send = |ways: &[&str]| {
+        let mut command = machines.send_by_shell(from.path());
+        let ended = Process::start_command(command.args([path, &place])).end();
+        ended.assert_ok();
+        assert_eq!(rails_in(&ended.stdout), ways, "{}", ended.stdout);
+    };
+    // The other one's have no speed.
+    send(&[]);
+    machines.set_speeds(1, from.path(), &speeds);
+    send(&both);
+    let mut command = machines.send_by_shell(from.path());
+    command.args([
+        &far("host1", Path::new(path)),
+        to.path().to_str().expect("text"),
+    ]);
+    let fetched = Process::start_command(&mut command).end();
+    fetched.assert_ok();
+    let back = ["10.82.0.2 to 10.82.0.1", "10.81.0.2 to 10.81.0.1"];
+    assert_eq!(rails_in(&fetched.stdout), back, "{}", fetched.stdout);
+    // Nobody answers by one of them: it is none.
+    machines.ip(1, "addr del 10.81.0.2/24 dev one");
+    machines.ip(1, "addr add 10.81.0.3/24 dev one");
+    machines.ip(0, "route add blackhole 10.81.0.3");
+    send(&[]);
+}
+
+/// The same tasks' places are far ones' by Slurm's variables.
+#[test]
+fn tasks_of_a_step_on_two_machines_meet_by_rails() {
+    let Some(program) = program() else { return };
+    let Some(machines) = Machines::in_two_networks() else {
+        return;
+    };
+    let (from, to, shared) = (temp(), temp(), temp());
+    let path = file(&from, "file", 100_000);
+    let rails = ["--rail", "10.81.0.1", "--rail", "10.82.0.1"];
+    let speeds = [("one", "100000"), ("two", "100000")];
+    for by_itself in [false, true] {
+        if by_itself {
+            machines.set_speeds(0, from.path(), &speeds);
+            machines.set_speeds(1, from.path(), &speeds);
+        }
+        let task = |number: usize| {
+            let mut command = machines.command(number, &program);
+            command.args(["send", "--provider", provider(), "--slurm"]);
+            command.arg(shared.path()).arg("--dir").arg(to.path());
+            command
+                .args(&rails[..if by_itself { 0 } else { 4 }])
+                .arg(&path);
+            command.env("SLURM_PROCID", number.to_string());
+            for (name, value) in [("NTASKS", "2"), ("JOB_ID", "4712"), ("STEP_ID", "0")] {
+                command.env(format!("SLURM_{name}"), value);
+            }
+            Process::start_command(command.env_remove("SLURM_RESTART_COUNT"))
+        };
+        let receiver = task(1);
+        let sent = task(0).end();
+        sent.assert_ok();
+        receiver.end().assert_ok();
+        let ways = ["10.81.0.1 to 10.81.0.2", "10.82.0.1 to 10.82.0.2"];
+        assert_eq!(rails_in(&sent.stdout), ways, "{}", sent.stdout);
+        let arrived = fs::read(to.path().join("file")).expect("it arrived");
+        assert!(arrived == content(100_000), "its content differs");
     }
 }

@@ -19,7 +19,8 @@ pub(crate) use near::FarEnd;
 pub(crate) use warm::LibraryStart;
 
 use crate::failure::{End, Failure};
-use crate::stream::args::{Addresses, CommonArgs, RecvArgs};
+use crate::stream::args::{Addresses, CommonArgs, RecvArgs, SendArgs};
+use crate::stream::devices::{NetworkDevice, rails_to};
 use crate::stream::{is_own, local_address};
 
 /// Where a machine without a way out is met.
@@ -135,6 +136,20 @@ pub(crate) fn way_out() -> IpAddr {
         .into_iter()
         .find_map(|other| local_address(other).ok());
     found.unwrap_or(LOOPBACK)
+}
+
+/// The addresses of this machine that rails to one with these devices begin at: those that were
+/// asked for, or if nothing was said of rails, those that pay; none, if there is one way alone.
+/// `usual`: the one that is taken then.
+pub(crate) fn rails(
+    args: &SendArgs,
+    devices: &[NetworkDevice],
+    usual: Option<IpAddr>,
+) -> Vec<IpAddr> {
+    match args.far.chooses_rails() {
+        true => rails_to(&args.common, devices, usual),
+        false => args.far.rails(),
+    }
 }
 
 /// The addresses in what a far end says of itself.

@@ -1,6 +1,6 @@
 //! `fabricast send host:/src ./dst`: this end listens, and the far end sends to it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::place::FarPlace;
 use super::{
     FarEnd, Hello, LibraryStart, Request, Role, key, key_bytes, make_directory, meeting_places,
-    near_recv, way_out,
+    near_recv, rails, texts, way_out,
 };
 use crate::failure::{End, Failure};
 use crate::interrupt;
@@ -37,10 +37,14 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
-    let places = meeting_places(&args.common, &[], Some(listening_ip(args, &hello)))?;
-    let rails = args.far.rail.iter().map(|ip| (*ip, 0).into());
-    let rails: Vec<_> = rails.map(|at: std::net::SocketAddr| at.into()).collect();
-    let places = if rails.is_empty() { places } else { rails };
+    let rails = rails(args, &hello.devices, hello.came_from);
+    let places = match rails.is_empty() {
+        true => meeting_places(&args.common, &[], Some(listening_ip(&hello)))?,
+        false => rails
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, 0).into())
+            .collect(),
+    };
     let receiver = recv::open(&near, into, &places, Some(key(&bytes)?), start)?;
     let to = receiver.local_addrs().iter().map(ToString::to_string);
     far.ask(&Request {
@@ -98,10 +102,9 @@ fn paths_of(from: &[FarPlace]) -> Vec<String> {
 
 /// Where this end listens: where the shell's connection came from, if that is an address of this
 /// machine, and not one that something on the way has put there.
-fn listening_ip(args: &SendArgs, hello: &Hello) -> IpAddr {
+fn listening_ip(hello: &Hello) -> IpAddr {
     let came_from = hello.came_from.filter(|ip| is_own(*ip));
-    let rail = args.far.rail.first().copied();
-    rail.or(came_from).unwrap_or_else(way_out)
+    came_from.unwrap_or_else(way_out)
 }
 
 /// The arguments behind `send`, which the far end's `send` gets, too: what it is to send, and
@@ -177,6 +180,10 @@ fn summary(name: &str, result: &Value) -> String {
     let unchanged = number("unchanged");
     if unchanged > 0.0 {
         text += &format!("unchanged    {unchanged:.0} files\n");
+    }
+    let rails = texts(&result["rails"]).unwrap_or_default();
+    if rails.len() > 1 {
+        text += &format!("rails        {}\n", rails.join("\n             "));
     }
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
