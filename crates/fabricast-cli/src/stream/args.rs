@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fabricast::PeerAddr;
 
+use super::is_own;
 use super::name_pattern::NamePattern;
 use crate::failure::{End, Failure};
 
@@ -123,7 +124,8 @@ pub(crate) struct RecvArgs {
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,
-    /// End after one stream; the exit code says whether it arrived
+    /// End after one stream; the exit code says whether it arrived. Who does not have the key
+    /// sends none
     #[arg(long)]
     pub(crate) once: bool,
     /// Connections at once
@@ -188,7 +190,7 @@ pub(crate) struct SendArgs {
     /// and directories below them. `-` is standard input, under --name. The last ones that have a
     /// colon before any slash are directories of other machines, HOST:DIR, where a receiver is
     /// started over ssh. If instead all but the last have one, they are fetched from there into
-    /// that directory. A name of this machine with a colon is written ./a:b
+    /// that directory; patterns (`*`) are not expanded there. A name of this machine with a colon is written ./a:b
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
@@ -245,7 +247,7 @@ pub(crate) struct SendArgs {
     #[arg(long, default_value = "5", value_name = "TIME", value_parser = parse_connect_time)]
     pub(crate) connect_timeout: Duration,
     /// Print no progress and no report
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// What happens to a receiver that is slower than the others
     #[arg(long, value_enum, default_value_t = Slow::Wait)]
@@ -345,14 +347,19 @@ impl FarArgs {
         self.rail.is_empty()
     }
 
+    /// That rails begin at this machine.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        match self.rail.len() > 1 && self.rail.contains(&Rail::None) {
-            true => {
-                let text = "--rail none: there can't be other rails beside it";
-                Err(Failure::new(text).ends(End::Usage))
+        let foreign = self.rails().into_iter().find(|ip| !is_own(*ip));
+        let text = match foreign {
+            _ if self.rail.len() > 1 && self.rail.contains(&Rail::None) => {
+                "--rail none: there can't be other rails beside it".to_owned()
             }
-            false => Ok(()),
-        }
+            Some(ip) => format!(
+                "--rail {ip}: that is no address of this machine, where a rail begins (ip addr)"
+            ),
+            None => return Ok(()),
+        };
+        Err(Failure::new(text).ends(End::Usage))
     }
 }
 

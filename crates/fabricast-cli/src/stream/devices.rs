@@ -1,6 +1,7 @@
 //! `NetworkDevice`: which networks this machine is in, by which devices and how fast; and by which
 //! of them it meets another machine that says the same of itself.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,8 +23,8 @@ const ANSWER: Duration = Duration::from_millis(250);
 /// Nobody listens there (discard, RFC 863): a machine that is there says so at once.
 const PORT: u16 = 9;
 
-/// A device with an IPv4 network, of a known speed, which is up. Virtual devices (bridges, pairs of
-/// containers, tunnels, loopback) are none.
+/// A device that is up, with an IPv4 network; loopback is none. Virtual ones (bridges, pairs of
+/// containers, tunnels) have no speeds here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NetworkDevice {
     speeds: Speeds,
@@ -72,9 +73,10 @@ impl NetworkDevice {
             let device = DeviceFiles(root.join("sys/class/net").join(name));
             if found.len() < DEVICES_MAX
                 && found.iter().all(|it| it.network != network)
-                && let Some(speeds) = device.speeds()
+                && device.is_up()
                 && let Some(ip) = own(&network)
             {
+                let speeds = device.speeds();
                 found.push(Self {
                     speeds,
                     network,
@@ -153,19 +155,19 @@ impl DeviceFiles {
         Some(text.trim().to_owned())
     }
 
-    /// `None`: it is not up, or no wire's, or they are not known.
-    fn speeds(&self) -> Option<Speeds> {
-        let is_up = self.read("operstate").is_some_and(|state| state == "up");
+    fn is_up(&self) -> bool {
+        self.read("operstate").is_some_and(|state| state != "down")
+    }
+
+    fn speeds(&self) -> Speeds {
         // A bond has the speed of what it bonds.
         let is_real = self.0.join("device").exists() || self.0.join("bonding").exists();
         // What is not known is -1.
         let kernel = self.read("speed").and_then(|it| it.parse::<u64>().ok());
-        let speeds = Speeds {
-            kernel: kernel.filter(|speed| *speed > 0),
+        Speeds {
+            kernel: kernel.filter(|speed| *speed > 0 && is_real),
             rdma: self.rdma_speed(),
-        };
-        let is_known = speeds.kernel.or(speeds.rdma).is_some();
-        (is_up && is_real && is_known).then_some(speeds)
+        }
     }
 
     /// Of the RDMA port that is beside it.
@@ -224,10 +226,9 @@ fn choose(
     peer: &[NetworkDevice],
     speed_of: SpeedOf,
 ) -> Vec<(Ipv4Addr, Ipv4Addr)> {
-    let shared = own.iter().filter_map(|own| {
-        let far = peer.iter().find(|far| far.network == own.network)?;
+    let shared = shared(own, peer).filter_map(|(own, far)| {
         let speed = speed_of(&own.speeds)?.min(speed_of(&far.speeds)?);
-        (far.ip != own.ip).then_some((speed, own.ip, far.ip))
+        Some((speed, own.ip, far.ip))
     });
     let shared: Vec<_> = shared.collect();
     let best = shared.iter().map(|(speed, ..)| *speed).max();
@@ -238,6 +239,27 @@ fn choose(
         0 | 1 => Vec::new(),
         _ => rails,
     }
+}
+
+/// This machine's address in a network that one with these devices is in, too: of several, by the
+/// fastest device.
+pub(crate) fn shared_network(peer: &[NetworkDevice]) -> Option<IpAddr> {
+    let own = NetworkDevice::all();
+    let shared = shared(&own, peer).map(|(own, _)| own);
+    // The first of those that are equal.
+    let best = shared.min_by_key(|own| Reverse(own.speeds.kernel))?;
+    Some(best.ip.into())
+}
+
+/// The devices of both machines that are in one network.
+fn shared<'a>(
+    own: &'a [NetworkDevice],
+    peer: &'a [NetworkDevice],
+) -> impl Iterator<Item = (&'a NetworkDevice, &'a NetworkDevice)> {
+    own.iter().filter_map(|own| {
+        let far = peer.iter().find(|far| far.network == own.network)?;
+        (far.ip != own.ip).then_some((own, far))
+    })
 }
 
 /// Whether a machine is there.
@@ -264,6 +286,12 @@ mod tests {
             network,
             ip,
         }
+    }
+
+    fn without_speed(ip: &str) -> NetworkDevice {
+        let mut device = device(0, ip);
+        device.speeds.kernel = None;
+        device
     }
 
     #[test]
@@ -382,6 +410,9 @@ mod tests {
             device(1000, "10.0.0.7"),
             device(100_000, "10.1.0.7"),
             device(100_000, "10.2.0.7"),
+            without_speed("10.4.0.7"),
+            without_speed("172.17.0.7"),
+            without_speed("10.5.0.7"),
             device(50_000, "10.6.0.7"),
         ];
         assert_eq!(found, wanted);

@@ -87,12 +87,7 @@ impl fmt::Display for Summary<'_> {
             report.bytes,
             Bytes(report.bytes as f64)
         )?;
-        if report.resumed_bytes > 0 {
-            writeln!(f, "resumed      {} bytes were there", report.resumed_bytes)?;
-        }
-        if report.unchanged > 0 {
-            writeln!(f, "unchanged    {} files", report.unchanged)?;
-        }
+        f.write_str(&there_already(report.resumed_bytes, report.unchanged))?;
         writeln!(
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"
@@ -149,6 +144,15 @@ impl fmt::Display for Summary<'_> {
             )?;
         }
         write!(f, "bottleneck   {}", report.bottleneck())
+    }
+}
+
+/// Lines about what the receiver had before.
+pub(crate) fn there_already(bytes: u64, unchanged: u64) -> String {
+    match (bytes, unchanged) {
+        (0, 0) => String::new(),
+        (bytes, 0) => format!("resumed      {bytes} bytes were there\n"),
+        (bytes, files) => format!("unchanged    {files} files: {bytes} bytes were there\n"),
     }
 }
 

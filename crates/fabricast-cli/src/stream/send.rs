@@ -37,14 +37,15 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
-    args.far.check()?;
     if let Some(shared) = &args.slurm.slurm {
         let task = Task::of_environment()?;
-        return match task.is_sender() {
-            true => slurm::send(args, shared, &task),
-            false => slurm::receive_of_send(args, shared, &task),
-        };
+        if !task.is_sender() {
+            return slurm::receive_of_send(args, shared, &task);
+        }
+        args.far.check()?;
+        return slurm::send(args, shared, &task);
     }
+    args.far.check()?;
     match Route::of(args)? {
         Route::Push(paths, _) if args.dry_run => {
             let source = Source::of(args, &paths)?;
@@ -92,7 +93,7 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
             let meet = match hello.came_in {
                 _ if !rails.is_empty() => rails,
                 Some(_) => Vec::new(),
-                None => vec![far::way_out()],
+                None => vec![far::way_out(&hello.devices)],
             };
             end.ask(&Request {
                 role: Role::Receive,

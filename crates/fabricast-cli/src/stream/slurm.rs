@@ -158,15 +158,12 @@ pub(crate) fn send(args: &SendArgs, shared: &Path, task: &Task) -> Result<(), Fa
     let place = MeetingPlace::open(shared, task)?;
     let key = far::key_bytes(&args.common)?;
     let run = to_hex(&far::random_bytes(16)?);
-    let devices = match args.far.chooses_rails() {
-        true => NetworkDevice::all(),
-        false => Vec::new(),
-    };
     let meet: Vec<_> = args.far.rails().iter().map(ToString::to_string).collect();
     let said = json!({
         "run": run,
         "key": to_hex(&key),
-        "devices": NetworkDevice::all_to_json(&devices),
+        "devices": NetworkDevice::all_to_json(&NetworkDevice::all()),
+        "rails": args.far.chooses_rails(),
         "meet": meet,
     });
     place.put("key", &said)?;
@@ -284,8 +281,10 @@ pub(crate) fn receive(
 struct Run {
     name: String,
     key: Vec<u8>,
-    /// Of the sender's machine; none, if it has said what rails there are.
+    /// Of the sender's machine.
     devices: Vec<NetworkDevice>,
+    /// They may be rails.
+    chooses_rails: bool,
     /// Addresses of the sender that rails begin at.
     meet: Vec<IpAddr>,
 }
@@ -293,8 +292,11 @@ struct Run {
 impl Run {
     /// Where a receiver listens for it.
     fn places(&self, common: &CommonArgs) -> Result<Vec<PeerAddr>, Failure> {
-        let usual = far::way_out();
-        let rails = rails_to(common, &self.devices, Some(usual));
+        let usual = far::way_out(&self.devices);
+        let rails = match self.chooses_rails {
+            true => rails_to(common, &self.devices, Some(usual)),
+            false => Vec::new(),
+        };
         match rails.is_empty() {
             true => far::meeting_places(common, &self.meet, Some(usual)),
             false => Ok(rails
@@ -317,6 +319,7 @@ fn next_run(place: &MeetingPlace, last: &str, until: Instant) -> Result<Run, Fai
                 name: name.to_owned(),
                 key,
                 devices: NetworkDevice::all_from_json(&said["devices"]),
+                chooses_rails: said["rails"] == true,
                 meet: meet.iter().filter_map(|ip| ip.parse().ok()).collect(),
             });
         }

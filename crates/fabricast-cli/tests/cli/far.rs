@@ -295,6 +295,11 @@ fn a_wrong_command_line_is_said_before_anything_is_started() {
         (&["--", path, "-oProxyCommand=x:/d"], "no host"),
         (&[path, "h:/d", "--to", "127.0.0.1:1"], "--key"),
         (&[path, "h:7471"], "--to"),
+        (
+            &["--rail", "192.0.2.77", path, "h:/d"],
+            "no address of this machine",
+        ),
+        (&["--rail", "eth0", path, "h:/d"], "or none"),
     ] {
         let ended = end_of(&mut send(&program, &shell, words));
         assert_eq!(ended.status.code(), Some(2), "{words:?}: {}", ended.stderr);

@@ -335,10 +335,20 @@ fn tasks_of_a_step_on_two_machines_meet_by_rails() {
     };
     let (from, to, shared) = (temp(), temp(), temp());
     let path = file(&from, "file", 100_000);
-    let rails = ["--rail", "10.81.0.1", "--rail", "10.82.0.1"];
+    let two = ["10.81.0.1 to 10.81.0.2", "10.82.0.1 to 10.82.0.2"];
     let speeds = [("one", "100000"), ("two", "100000")];
-    for by_itself in [false, true] {
-        if by_itself {
+    let given = ["--rail", "10.81.0.1", "--rail", "10.82.0.1"];
+    for (number, (rails, ways)) in [
+        // Without a way to everywhere it is a network that both are in.
+        (&[][..], &[][..]),
+        (&given[..], &two[..]),
+        (&[][..], &two[..]),
+        (&["--rail", "none"], &[]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if number == 2 {
             machines.set_speeds(0, from.path(), &speeds);
             machines.set_speeds(1, from.path(), &speeds);
         }
@@ -346,9 +356,7 @@ fn tasks_of_a_step_on_two_machines_meet_by_rails() {
             let mut command = machines.command(number, &program);
             command.args(["send", "--provider", provider(), "--slurm"]);
             command.arg(shared.path()).arg("--dir").arg(to.path());
-            command
-                .args(&rails[..if by_itself { 0 } else { 4 }])
-                .arg(&path);
+            command.args(rails).arg(&path);
             command.env("SLURM_PROCID", number.to_string());
             for (name, value) in [("NTASKS", "2"), ("JOB_ID", "4712"), ("STEP_ID", "0")] {
                 command.env(format!("SLURM_{name}"), value);
@@ -359,7 +367,6 @@ fn tasks_of_a_step_on_two_machines_meet_by_rails() {
         let sent = task(0).end();
         sent.assert_ok();
         receiver.end().assert_ok();
-        let ways = ["10.81.0.1 to 10.81.0.2", "10.82.0.1 to 10.82.0.2"];
         assert_eq!(rails_in(&sent.stdout), ways, "{}", sent.stdout);
         let arrived = fs::read(to.path().join("file")).expect("it arrived");
         assert!(arrived == content(100_000), "its content differs");

@@ -21,7 +21,7 @@ use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
 use crate::stream::recv::{self, GOODBYE};
-use crate::stream::report::Voice;
+use crate::stream::report::{Voice, there_already};
 
 /// How often it is looked whether somebody asked for an end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ fn paths_of(from: &[FarPlace]) -> Vec<String> {
 /// machine, and not one that something on the way has put there.
 fn listening_ip(hello: &Hello) -> IpAddr {
     let came_from = hello.came_from.filter(|ip| is_own(*ip));
-    came_from.unwrap_or_else(way_out)
+    came_from.unwrap_or_else(|| way_out(&hello.devices))
 }
 
 /// The arguments behind `send`, which the far end's `send` gets, too: what it is to send, and
@@ -173,14 +173,8 @@ fn summary(name: &str, result: &Value) -> String {
         "sender       {name}\nbytes        {bytes:.0} ({})\n",
         Bytes(bytes)
     );
-    let resumed = number("resumed_bytes");
-    if resumed > 0.0 {
-        text += &format!("resumed      {resumed:.0} bytes were there\n");
-    }
-    let unchanged = number("unchanged");
-    if unchanged > 0.0 {
-        text += &format!("unchanged    {unchanged:.0} files\n");
-    }
+    let count = |key: &str| result[key].as_u64().unwrap_or_default();
+    text += &there_already(count("resumed_bytes"), count("unchanged"));
     let rails = texts(&result["rails"]).unwrap_or_default();
     if rails.len() > 1 {
         text += &format!("rails        {}\n", rails.join("\n             "));
