@@ -339,6 +339,7 @@ fn a_peer_is_reached_by_the_domain_that_is_named_for_it() {
         let transfer = sender.send(source, [peer], SendOptions::default()).unwrap();
         let outcome = over(&transfer, &sender, &receiver).pop().unwrap();
         outcome.result.unwrap();
+        assert_eq!(outcome.report.address_bytes, [100_000]);
         let begun = loop {
             match receiver.next(PATIENCE).expect("something happened") {
                 StreamEvent::Began(stream) => break stream,

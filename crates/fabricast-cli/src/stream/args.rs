@@ -190,7 +190,8 @@ pub(crate) struct SendArgs {
     /// and directories below them. `-` is standard input, under --name. The last ones that have a
     /// colon before any slash are directories of other machines, HOST:DIR, where a receiver is
     /// started over ssh. If instead all but the last have one, they are fetched from there into
-    /// that directory; patterns (`*`) are not expanded there. A name of this machine with a colon is written ./a:b
+    /// that directory; patterns (`*`) are not expanded there. A name of this machine with a colon
+    /// is written ./a:b
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
@@ -315,11 +316,11 @@ pub(crate) struct FarArgs {
     #[arg(long, default_value = "fabricast", value_name = "COMMAND")]
     pub(crate) remote_path: String,
     /// Address of this machine (with --slurm: of task 0's) that a far end is to be reached from, or
-    /// to reach; several are rails, each over the far end's address on that way. `none`: one way alone, where ssh's
-    /// connection goes; of a shell that does not say (SSH_CONNECTION), where packets to everywhere
-    /// go. Default: if both ends have several network devices of one speed, the highest, in the
-    /// same IPv4 networks, all of these are rails (bridges and other virtual devices don't count);
-    /// else as with `none`
+    /// to reach; several are rails, each over the far end's address on that way. `none`: one way
+    /// alone, where ssh's connection goes; of a shell that does not say (SSH_CONNECTION), where
+    /// packets to everywhere go. Default: if both ends have several network devices of one speed,
+    /// the highest, in the same IPv4 networks, all of these are rails (bridges and other virtual
+    /// devices don't count); else as with `none`
     #[arg(long, value_name = "ADDR", value_parser = parse_rail)]
     pub(crate) rail: Vec<Rail>,
 }

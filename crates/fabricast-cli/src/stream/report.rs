@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::far::MARK;
 use super::measure::Bytes;
-use super::ways::Way;
+use super::ways::rails_text;
 use crate::failure::End;
 use crate::say::say;
 
@@ -71,7 +71,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) block: u32,
     pub(crate) peer: &'a str,
     pub(crate) report: &'a StreamReport,
-    pub(crate) ways: &'a [Way],
+    pub(crate) rails: &'a Value,
     pub(crate) fabric: &'a Report,
 }
 
@@ -98,14 +98,7 @@ impl fmt::Display for Summary<'_> {
             "provider     {} {} on {}",
             fabric.provider, fabric.provider_version, fabric.interface
         )?;
-        if let [first, more @ ..] = self.ways
-            && !more.is_empty()
-        {
-            writeln!(f, "rails        {first}")?;
-            for way in more {
-                writeln!(f, "             {way}")?;
-            }
-        }
+        f.write_str(&rails_text(self.rails))?;
         writeln!(f, "libfabric    {} (API {})", fabric.library, fabric.api)?;
         writeln!(f, "shape        {}", fabric.shape)?;
         writeln!(f, "path         {}", report.path)?;

@@ -25,7 +25,7 @@ use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
 use crate::stream::slurm::{self, Task};
-use crate::stream::ways::Ways;
+use crate::stream::ways::{Ways, rails_to_json};
 use crate::stream::{common_settings, device_buffers};
 
 /// How often progress is shown.
@@ -328,9 +328,9 @@ impl Told<'_> {
         let mut failures = Vec::new();
         for (number, (name, outcome)) in self.names.iter().zip(outcomes).enumerate() {
             let PeerOutcome { result, report, .. } = outcome;
-            let ways = self.ways.of(number);
+            let rails = rails_to_json(self.ways.of(number), report);
             let mut value = result_to_json(name, result, report);
-            value["rails"] = ways.iter().map(ToString::to_string).collect();
+            value["rails"] = rails.clone();
             self.voice.say_json(&value);
             if self.voice == Voice::People && result.is_ok() {
                 say(Summary {
@@ -338,7 +338,7 @@ impl Told<'_> {
                     block: self.args.common.block,
                     peer: name,
                     report,
-                    ways,
+                    rails: &rails,
                     fabric: &self.ways.fabric(number),
                 });
             }

@@ -1,14 +1,16 @@
 //! `Ways`: from which addresses of this machine its peers are reached, and by which domains.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use fabricast::fabric::Report;
-use fabricast::stream::Peer;
+use fabricast::stream::{Peer, StreamReport};
 use fabricast::{Domain, PeerAddr};
 
+use serde_json::{Value, json};
+
 use super::args::CommonArgs;
+use super::measure::Bytes;
 use super::send::Named;
 use super::{local_address, open_domain};
 use crate::failure::{End, Failure};
@@ -121,13 +123,33 @@ fn number(peers: &mut [Vec<Way>]) -> Vec<Option<IpAddr>> {
     domains.into_iter().map(|(from, _)| from).collect()
 }
 
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.from {
-            Some(from) => write!(f, "{from} to {}", self.to),
-            None => self.to.fmt(f),
-        }
+/// What went by each way to a peer, for programs.
+pub(crate) fn rails_to_json(ways: &[Way], report: &StreamReport) -> Value {
+    let all = ways.iter().zip(&report.address_bytes);
+    let one = |(way, bytes): (&Way, &u64)| {
+        json!({
+            "from": way.from.map(|ip| ip.to_string()),
+            "to": way.to.to_string(),
+            "bytes": bytes,
+        })
+    };
+    all.map(one).collect()
+}
+
+/// The same as lines for people; none, where there was one way alone.
+pub(crate) fn rails_text(rails: &Value) -> String {
+    let rails = rails.as_array().map_or(&[][..], Vec::as_slice);
+    if rails.len() < 2 {
+        return String::new();
     }
+    let lines = rails.iter().enumerate().map(|(number, rail)| {
+        let name = if number == 0 { "rails" } else { "" };
+        let word = |key: &str| rail[key].as_str().unwrap_or("?");
+        let bytes = Bytes(rail["bytes"].as_f64().unwrap_or_default());
+        let (from, to) = (word("from"), word("to"));
+        format!("{name:12} {bytes} from {from} to {to}\n")
+    });
+    lines.collect()
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ impl Machines {
     fn send_by_shell(&self, dir: &Path) -> Command {
         let program = program().expect("it is there");
         let body = format!(
-            r#"shift; SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22" exec                nsenter -t {} -m -n -- sh -c "$*""#,
+            r#"shift; SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22"
+            exec nsenter -t {} -m -n -- sh -c "$*""#,
             self.holders[1].0.id()
         );
         let mut command = self.command(0, &program);
@@ -230,7 +231,8 @@ fn rails_in(report: &str) -> Vec<String> {
         .skip_while(|line| !line.starts_with("rails "));
     let first = lines.next().and_then(|line| line.strip_prefix("rails "));
     let more = lines.take_while(|line| line.starts_with("   "));
-    let all = first.into_iter().chain(more).map(str::trim);
+    let all = first.into_iter().chain(more);
+    let all = all.map(|line| line.split_once(" from ").expect("bytes before it").1);
     let without_port = all.map(|way| way.rsplit_once(':').expect("a port").0.to_owned());
     without_port.collect()
 }
@@ -262,6 +264,7 @@ fn rails_between_two_machines_carry_what_is_sent_and_what_is_fetched() {
         let ended = Process::start_command(command.args(rails).args(words)).end();
         ended.assert_ok();
         assert_eq!(rails_in(&ended.stdout), ways, "{}", ended.stdout);
+        assert!(!ended.stdout.contains(" 0 B from"), "{}", ended.stdout);
         for (device, before) in ["one", "two"].into_iter().zip(before) {
             let sent = machines.sent_by(sender, device) - before;
             let carries = ways.len() == 2 || device == "two";

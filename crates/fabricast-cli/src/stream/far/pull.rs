@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::place::FarPlace;
 use super::{
     FarEnd, Hello, LibraryStart, Request, Role, key, key_bytes, make_directory, meeting_places,
-    near_recv, rails, texts, way_out,
+    near_recv, rails, way_out,
 };
 use crate::failure::{End, Failure};
 use crate::interrupt;
@@ -22,6 +22,7 @@ use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
 use crate::stream::recv::{self, GOODBYE};
 use crate::stream::report::{Voice, there_already};
+use crate::stream::ways::rails_text;
 
 /// How often it is looked whether somebody asked for an end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -175,10 +176,7 @@ fn summary(name: &str, result: &Value) -> String {
     );
     let count = |key: &str| result[key].as_u64().unwrap_or_default();
     text += &there_already(count("resumed_bytes"), count("unchanged"));
-    let rails = texts(&result["rails"]).unwrap_or_default();
-    if rails.len() > 1 {
-        text += &format!("rails        {}\n", rails.join("\n             "));
-    }
+    text += &rails_text(&result["rails"]);
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
 }
