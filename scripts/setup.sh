@@ -66,6 +66,8 @@ find_missing() {
     [[ -e /etc/ssl/certs/ca-certificates.crt ]] || needed+=(ca-certificates)
     # Ubuntu packages the keys of Debian; headers2.sh verifies Debian's archive with them.
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || optional+=(debian-archive-keyring)
+    # One test starts an sshd of its own. The package starts one, too, which nobody's own machine should get from a script for tests.
+    [[ -z ${CI:-} ]] || command -v sshd >/dev/null || optional+=(openssh-server)
 }
 
 # Says the command, runs it as root, and shows its output only when it fails.

@@ -73,8 +73,8 @@ pub(super) fn refuse_foreign(node: &str, addrs: &[SocketAddr]) -> Result<(), Err
     Err(Error::Address {
         address: node.to_owned(),
         reason: format!(
-            "that is no address of this machine{named}, which has {}; a node is where this side \
-             is, the peer's address goes to `connect`",
+            "that is no address of this machine{named}, which has {}: here goes one \
+             of its own, and the peer's where it is connected to",
             listed.join(", ")
         ),
     })

@@ -114,6 +114,9 @@ pub struct StreamReport {
     pub unchanged: u64,
     /// Bytes that were sent, those that were sent again included. At a receiver 0.
     pub sent_bytes: u64,
+    /// The same by the peer's addresses, in their order ([`Peer::new`](crate::stream::Peer::new)):
+    /// which rails carried how much. At a receiver empty.
+    pub address_bytes: Vec<u64>,
     /// Blocks that were sent, or at a receiver: of the stream.
     pub blocks: u64,
     /// From the beginning to the end.
@@ -207,6 +210,7 @@ impl StreamReport {
             "resumed_bytes": self.resumed_bytes,
             "unchanged": self.unchanged,
             "sent_bytes": self.sent_bytes,
+            "address_bytes": self.address_bytes,
             "blocks": self.blocks,
             "seconds": self.took.as_secs_f64(),
             "rate": self.rate(),

@@ -83,6 +83,8 @@ const CONTROL_SENDS: u32 = 8;
 pub struct StreamSender {
     /// Each as often as it has threads.
     interfaces: Vec<Interface>,
+    /// How many were given.
+    domains: usize,
     pool: SharedBufferManager,
     thread: ThreadHandle<SenderSide>,
     next: AtomicU64,
@@ -99,7 +101,7 @@ impl StreamSender {
     }
 
     /// A sender over several domains, one for each network interface: a peer's n-th address is
-    /// reached by the n-th of them.
+    /// reached by the n-th of them, unless [`Peer::by_domains`] says otherwise.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -131,12 +133,13 @@ impl StreamSender {
             let count = config.stream.lanes(interface.copies());
             lanes.push(interface.lanes(count, config.stream.rail_threads.is_none())?);
         }
-        let interfaces = lanes.concat();
+        let (domains, interfaces) = (lanes.len(), lanes.concat());
         let pool = block_pool(&config, &interfaces)?;
         let side = SenderSide::new(config, lanes, pool.clone(), employ)?;
         let (handle, thread) = NetworkThread::new(side);
         let sender = Self {
             interfaces,
+            domains,
             pool,
             thread: handle,
             next: AtomicU64::new(1),
@@ -164,8 +167,8 @@ impl StreamSender {
     /// Begins to send a source to these peers. Returns at once.
     ///
     /// # Errors
-    /// [`StreamError::Setting`] when there are no peers, more rails than a session may have, or an
-    /// option out of its range.
+    /// [`StreamError::Setting`] when there are no peers, more rails than a session may have, a
+    /// domain that the sender does not have, or an option out of its range.
     pub fn send(
         &self,
         source: impl BlockSource,
@@ -179,6 +182,7 @@ impl StreamSender {
             let rails = peer.addrs.len() as u64 * u64::from(options.rails.unwrap_or(1));
             let most = u64::from(super::wire::RAILS_MAX);
             setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
+            peer.check(self.domains)?;
         }
         let source: Guarded<dyn BlockSource> = Guarded::new(Arc::new(source));
         let id = self.next.fetch_add(1, Ordering::Relaxed);

@@ -317,6 +317,51 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool, threads: (u32, u
     receiver.close(by());
 }
 
+/// The receiver says where a stream comes from.
+#[test]
+fn a_peer_is_reached_by_the_domain_that_is_named_for_it() {
+    let kind = EndpointKind::Msg;
+    let Some(domain) = domain(kind) else { return };
+    if !domain.fabric().provider().over_tcp {
+        return println!("SKIPPED: this provider has one address");
+    }
+    let nodes = ["127.0.0.1", "127.0.0.2"];
+    let domains = nodes.map(|node| domain_at(kind, node).expect("loopback has all of them"));
+    let receiver = listen(&domain, receiver_config(DiscardSink));
+    let sender = StreamSender::over(&domains, sender_config()).unwrap();
+    let to = || Peer::from(receiver.local_addr());
+    for (peer, node) in [
+        (to(), nodes[0]),
+        (to().by_domains([0]), nodes[0]),
+        (to().by_domains([1]), nodes[1]),
+    ] {
+        let (_dir, source) = file(100_000);
+        let transfer = sender.send(source, [peer], SendOptions::default()).unwrap();
+        let outcome = over(&transfer, &sender, &receiver).pop().unwrap();
+        outcome.result.unwrap();
+        assert_eq!(outcome.report.address_bytes, [100_000]);
+        let begun = loop {
+            match receiver.next(PATIENCE).expect("something happened") {
+                StreamEvent::Began(stream) => break stream,
+                _ => continue,
+            }
+        };
+        let from = begun.peer.unwrap().socket_addr().unwrap();
+        assert_eq!(from.ip().to_string(), node);
+    }
+    for (wrong, name) in [
+        (to().by_domains([2]), "domain of a peer"),
+        (to().by_domains([0, 1]), "domains of a peer"),
+    ] {
+        let (_dir, source) = file(1);
+        let refused = sender.send(source, [wrong], SendOptions::default());
+        let error = refused.expect_err("refused").to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    sender.close(by());
+    receiver.close(by());
+}
+
 /// Threads for connections of both sides, of one, and of none.
 const THREADS: [(u32, u32); 4] = [(1, 1), (3, 3), (3, 1), (1, 2)];
 

@@ -40,7 +40,7 @@ pub enum RemoteError {
     },
     /// The deadline passed. Whether it was done is not known.
     #[error(
-        "no answer within {waited:?}: whether it was done is not known, look before you repeat"
+        "no answer within {waited:.1?}: whether it was done is not known, look before you repeat"
     )]
     TimedOut {
         /// How long it waited.

@@ -399,6 +399,8 @@ impl Transport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     pub(super) addrs: Vec<PeerAddr>,
+    /// The number of the sender's domain for each; empty: the n-th for the n-th.
+    domains: Vec<usize>,
 }
 
 impl Peer {
@@ -407,13 +409,42 @@ impl Peer {
     pub fn new(addrs: impl IntoIterator<Item = PeerAddr>) -> Self {
         Self {
             addrs: addrs.into_iter().collect(),
+            domains: Vec::new(),
         }
+    }
+
+    /// Which domain of the sender each of the addresses is reached by: its place among those that
+    /// were given to [`StreamSender::over`](super::StreamSender::over), from 0. For receivers on
+    /// different networks, each of which has a domain.
+    #[must_use]
+    pub fn by_domains(mut self, domains: impl IntoIterator<Item = usize>) -> Self {
+        self.domains = domains.into_iter().collect();
+        self
+    }
+
+    /// Which of so many domains an address is reached by.
+    pub(super) fn domain(&self, addr: usize, of: usize) -> usize {
+        self.domains.get(addr).copied().unwrap_or(addr % of)
+    }
+
+    /// `of`: domains of the sender.
+    pub(super) fn check(&self, of: usize) -> Result<(), StreamError> {
+        let (named, all) = (self.domains.len() as u64, self.addrs.len() as u64);
+        if named > 0 {
+            let range = "one for each of its addresses, or none";
+            setting("domains of a peer", named, all, all, range)?;
+        }
+        for &domain in &self.domains {
+            let range = "a domain of its sender, counted from 0";
+            setting("domain of a peer", domain as u64, 0, of as u64 - 1, range)?;
+        }
+        Ok(())
     }
 }
 
 impl From<PeerAddr> for Peer {
     fn from(addr: PeerAddr) -> Self {
-        Self { addrs: vec![addr] }
+        Self::new([addr])
     }
 }
 

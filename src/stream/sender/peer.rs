@@ -66,6 +66,10 @@ pub(super) struct TransferPeer {
 
 impl TransferPeer {
     pub(super) fn new(peer: Peer, number: usize, now: Instant) -> Self {
+        let report = StreamReport {
+            address_bytes: vec![0; peer.addrs.len()],
+            ..StreamReport::default()
+        };
         Self {
             peer,
             number,
@@ -76,7 +80,7 @@ impl TransferPeer {
             clock: PeerClock::new(now),
             growth: RailGrowth::default(),
             redial: RailRedial::default(),
-            report: StreamReport::default(),
+            report,
             sent_bytes: 0,
         }
     }
@@ -612,10 +616,12 @@ impl TransferPeer {
             rail.pump(&mut with.tools.network);
         }
         while self.is_sending()
-            && let Some((blocks, bytes)) = self.session.send_next(with)
+            && let Some(sent) = self.session.send_next(with)
         {
-            self.sent_bytes += bytes;
-            self.report.blocks += blocks;
+            self.sent_bytes += sent.bytes;
+            self.report.blocks += sent.blocks;
+            let address = usize::from(sent.rail) % self.peer.addrs.len();
+            self.report.address_bytes[address] += sent.bytes;
             any = true;
         }
         if any && self.is_sending() {

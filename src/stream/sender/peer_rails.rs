@@ -56,7 +56,7 @@ impl PeerRails {
     ) -> Result<(), StreamError> {
         let addrs = &with.to.addrs;
         let (number, lane) = self.next_place(addrs.len());
-        let dialer = number % tools.dialers.len();
+        let dialer = with.to.domain(number, tools.dialers.len());
         let addr = self.addr(addrs[number], (number, lane), addrs.len());
         let route = Route {
             transfer: with.transfer,

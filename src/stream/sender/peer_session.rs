@@ -25,6 +25,14 @@ const WAITING: usize = 4;
 /// The same for blocks that were written.
 const PLACED_WAITING: usize = 64;
 
+/// What was given to a rail.
+pub(super) struct SentNext {
+    /// The rail's number.
+    pub(super) rail: u16,
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,
+}
+
 /// The session with one peer; after it was lost, the next one.
 #[derive(Default)]
 pub(super) struct PeerSession {
@@ -292,9 +300,9 @@ impl PeerSession {
         !with.transfer.paused && outgoing.may_send() && has_credit && rate.may(with.now())
     }
 
-    /// Sends the next block or pack, or word of zeros, by whichever rail has the most room: how
-    /// many blocks, and the bytes of them that went. `None`: not now.
-    pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<(u64, u64)> {
+    /// Sends the next block or pack, or word of zeros, by whichever rail has the most room. `None`:
+    /// not now.
+    pub(super) fn send_next(&mut self, with: &mut PeerContext<'_>) -> Option<SentNext> {
         if !self.may_send(with) {
             return None;
         }
@@ -369,7 +377,11 @@ impl PeerSession {
         let now = with.now();
         with.transfer.rate.take(len, now);
         self.blocks.pop();
-        Some((blocks, len))
+        Some(SentNext {
+            rail: rail.number,
+            blocks,
+            bytes: len,
+        })
     }
 
     /// How the stream is, in words.

@@ -45,7 +45,14 @@ pub(crate) fn failed(what: &str, error: &RemoteError) -> Failure {
         RemoteError::Wire(_) | RemoteError::Violation(_) => End::Refused,
         _ => End::Failed,
     };
-    Failure::new(format!("{what}: {error}")).ends(end)
+    // A library's words are of its calls.
+    let why = match error {
+        RemoteError::Refused { status, text, .. } if text.is_empty() => status.to_string(),
+        RemoteError::Refused { text, .. } => text.clone(),
+        RemoteError::Closed(Some(reason)) => reason.to_string(),
+        other => other.to_string(),
+    };
+    Failure::new(format!("{what}: {why}")).ends(end)
 }
 
 fn end_of(status: ObjectStatus) -> End {

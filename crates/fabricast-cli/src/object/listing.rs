@@ -50,6 +50,7 @@ pub(crate) fn ls(args: &LsArgs) -> Result<(), Failure> {
 pub(crate) fn rm(args: &RmArgs) -> Result<(), Failure> {
     let mut connected = Connected::new(&args.client, &args.url.server)?;
     if !args.recursive {
+        must_be_one(&args.url)?;
         let etag = args.if_match.as_deref().map(etag).transpose()?;
         if args.dryrun {
             let deadline = connected.deadline();
@@ -99,6 +100,17 @@ pub(super) fn all(connected: &mut Connected, prefix: &str) -> Result<Vec<ListedO
     let objects = connected.remote.list(prefix, deadline);
     let objects: Result<Vec<_>, _> = objects.collect();
     objects.map_err(|error| failed(prefix, &error))
+}
+
+/// No object's key is empty or ends with a slash.
+pub(super) fn must_be_one(url: &ObjectUrl) -> Result<(), Failure> {
+    match url.key.is_empty() || url.key.ends_with('/') {
+        true => {
+            let text = "all whose keys begin so are meant by --recursive; one object has a key";
+            Err(Failure::new(format!("{}: {text}", url.key)).ends(End::Usage))
+        }
+        false => Ok(()),
+    }
 }
 
 pub(super) fn nothing(url: &ObjectUrl) -> Failure {

@@ -220,6 +220,7 @@ fn put_one(
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let mut connected = Connected::new(&args.client, &args.from.server)?;
     if !args.recursive {
+        listing::must_be_one(&args.from)?;
         let to = destination(&args.from, &args.to)?;
         return get_one(args, &mut connected, &args.from.key, &to);
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fabricast::PeerAddr;
 
+use super::is_own;
 use super::name_pattern::NamePattern;
+use crate::failure::{End, Failure};
 
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
@@ -122,7 +124,8 @@ pub(crate) struct RecvArgs {
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,
-    /// End after one stream; the exit code says whether it arrived
+    /// End after one stream; the exit code says whether it arrived. Who does not have the key
+    /// sends none
     #[arg(long)]
     pub(crate) once: bool,
     /// Connections at once
@@ -187,7 +190,8 @@ pub(crate) struct SendArgs {
     /// and directories below them. `-` is standard input, under --name. The last ones that have a
     /// colon before any slash are directories of other machines, HOST:DIR, where a receiver is
     /// started over ssh. If instead all but the last have one, they are fetched from there into
-    /// that directory. A name of this machine with a colon is written ./a:b
+    /// that directory; patterns (`*`) are not expanded there. A name of this machine with a colon
+    /// is written ./a:b
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Where a receiver listens; once for each receiver. Several addresses of the same receiver,
@@ -218,8 +222,8 @@ pub(crate) struct SendArgs {
     /// started over ssh make all of them
     #[arg(long)]
     pub(crate) any_links: bool,
-    /// Print what would be sent, and how much it is, and send nothing: no receiver is reached.
-    /// --skip-unchanged, which receivers do, makes no difference
+    /// Print what would be sent or fetched, and how much it is, and send nothing: no receiver is
+    /// reached. --skip-unchanged, which receivers do, makes no difference
     #[arg(short = 'n', long, conflicts_with = "slurm")]
     pub(crate) dry_run: bool,
     /// Name of what standard input gives, at the receivers
@@ -244,7 +248,7 @@ pub(crate) struct SendArgs {
     #[arg(long, default_value = "5", value_name = "TIME", value_parser = parse_connect_time)]
     pub(crate) connect_timeout: Duration,
     /// Print no progress and no report
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// What happens to a receiver that is slower than the others
     #[arg(long, value_enum, default_value_t = Slow::Wait)]
@@ -311,11 +315,63 @@ pub(crate) struct FarArgs {
     /// What the shell there runs: the name or path of fabricast, as a shell takes it
     #[arg(long, default_value = "fabricast", value_name = "COMMAND")]
     pub(crate) remote_path: String,
-    /// Address of this machine that a far end is to be reached from, or to reach; several are
-    /// rails, each over the far end's address on that way. Default: where ssh's connection goes; of
-    /// a shell that does not say (SSH_CONNECTION), where packets to everywhere go
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) rail: Vec<IpAddr>,
+    /// Address of this machine (with --slurm: of task 0's) that a far end is to be reached from, or
+    /// to reach; several are rails, each over the far end's address on that way. `none`: one way
+    /// alone, where ssh's connection goes; of a shell that does not say (SSH_CONNECTION), where
+    /// packets to everywhere go. Default: if both ends have several network devices of one speed,
+    /// the highest, in the same IPv4 networks, all of these are rails (bridges and other virtual
+    /// devices don't count); else as with `none`
+    #[arg(long, value_name = "ADDR", value_parser = parse_rail)]
+    pub(crate) rail: Vec<Rail>,
+}
+
+/// What `--rail` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rail {
+    /// There are none.
+    None,
+    From(IpAddr),
+}
+
+impl FarArgs {
+    /// The addresses that were given.
+    pub(crate) fn rails(&self) -> Vec<IpAddr> {
+        let given = self.rail.iter().filter_map(|rail| match rail {
+            Rail::None => None,
+            Rail::From(ip) => Some(*ip),
+        });
+        given.collect()
+    }
+
+    /// Nothing was said of rails: they are chosen.
+    pub(crate) fn chooses_rails(&self) -> bool {
+        self.rail.is_empty()
+    }
+
+    /// That rails begin at this machine.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let foreign = self.rails().into_iter().find(|ip| !is_own(*ip));
+        let text = match foreign {
+            _ if self.rail.len() > 1 && self.rail.contains(&Rail::None) => {
+                "--rail none: there can't be other rails beside it".to_owned()
+            }
+            Some(ip) => format!(
+                "--rail {ip}: that is no address of this machine, where a rail begins (ip addr)"
+            ),
+            None => return Ok(()),
+        };
+        Err(Failure::new(text).ends(End::Usage))
+    }
+}
+
+fn parse_rail(text: &str) -> Result<Rail, String> {
+    match text {
+        "none" => Ok(Rail::None),
+        text => {
+            let parsed = text.parse().map(Rail::From);
+            parsed.map_err(|_| "want an IP address of this machine, or none".to_owned())
+        }
+    }
 }
 
 /// The addresses of one receiver.

@@ -7,6 +7,8 @@
 
 pub(crate) mod args;
 pub(crate) mod demo;
+mod devices;
+mod dry_run;
 pub(crate) mod far;
 pub(crate) mod measure;
 mod name_pattern;
@@ -16,6 +18,7 @@ mod report;
 mod route;
 pub(crate) mod send;
 mod slurm;
+mod ways;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use fabricast::PeerAddr;
 use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
     Arrival, DirectorySink, DiscardSink, EntryKind, Limits, LinkTargets, PresharedKey,
-    ReceiverConfig, SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
+    ReceiverConfig, RefusalCode, SinkFactory, StreamError, StreamEvent, StreamReceiver, ThroughGpu,
 };
 use tempfile::TempDir;
 
@@ -83,7 +83,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
             (Some(spool), StreamEvent::Complete(stream, _)) => Some(put_out(spool.path(), stream)),
             _ => tell(args, &news),
         };
+        // A stranger ends nothing.
+        let is_stranger =
+            matches!(news, StreamEvent::Refused { code, .. } if code == RefusalCode::KEY);
         if (args.once || spool.is_some())
+            && !is_stranger
             && let Some(result) = ended
         {
             receiver.close(Instant::now() + GOODBYE);
@@ -183,8 +187,10 @@ pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Fai
             Some(Err(Failure::new(text).ends(end)))
         }
         StreamEvent::Refused { code, reason, .. } => {
-            let text = match reason.is_empty() {
-                true => format!("refused: {code}"),
+            let code = code.to_string();
+            let text = match reason.contains(&code) {
+                true => reason.clone(),
+                false if reason.is_empty() => format!("refused: {code}"),
                 false => format!("refused: {code}: {reason}"),
             };
             Some(Err(Failure::new(text).ends(End::Refused)))

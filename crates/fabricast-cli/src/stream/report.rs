@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::far::MARK;
 use super::measure::Bytes;
+use super::ways::rails_text;
 use crate::failure::End;
 use crate::say::say;
 
@@ -70,6 +71,7 @@ pub(crate) struct Summary<'a> {
     pub(crate) block: u32,
     pub(crate) peer: &'a str,
     pub(crate) report: &'a StreamReport,
+    pub(crate) rails: &'a Value,
     pub(crate) fabric: &'a Report,
 }
 
@@ -85,12 +87,7 @@ impl fmt::Display for Summary<'_> {
             report.bytes,
             Bytes(report.bytes as f64)
         )?;
-        if report.resumed_bytes > 0 {
-            writeln!(f, "resumed      {} bytes were there", report.resumed_bytes)?;
-        }
-        if report.unchanged > 0 {
-            writeln!(f, "unchanged    {} files", report.unchanged)?;
-        }
+        f.write_str(&there_already(report.resumed_bytes, report.unchanged))?;
         writeln!(
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"
@@ -101,6 +98,7 @@ impl fmt::Display for Summary<'_> {
             "provider     {} {} on {}",
             fabric.provider, fabric.provider_version, fabric.interface
         )?;
+        f.write_str(&rails_text(self.rails))?;
         writeln!(f, "libfabric    {} (API {})", fabric.library, fabric.api)?;
         writeln!(f, "shape        {}", fabric.shape)?;
         writeln!(f, "path         {}", report.path)?;
@@ -139,6 +137,15 @@ impl fmt::Display for Summary<'_> {
             )?;
         }
         write!(f, "bottleneck   {}", report.bottleneck())
+    }
+}
+
+/// Lines about what the receiver had before.
+pub(crate) fn there_already(bytes: u64, unchanged: u64) -> String {
+    match (bytes, unchanged) {
+        (0, 0) => String::new(),
+        (bytes, 0) => format!("resumed      {bytes} bytes were there\n"),
+        (bytes, files) => format!("unchanged    {files} files: {bytes} bytes were there\n"),
     }
 }
 

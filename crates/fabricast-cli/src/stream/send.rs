@@ -4,31 +4,29 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
-    SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
+    BlockSource, FileSource, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
+    SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
-use fabricast::{Domain, PeerAddr};
-use serde_json::json;
 
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
+use crate::stream::dry_run;
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
-use crate::stream::measure::Bytes;
 use crate::stream::name_pattern::NamePattern;
 use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
 use crate::stream::slurm::{self, Task};
-use crate::stream::{common_settings, device_buffers, local_address, open_domain};
+use crate::stream::ways::{Ways, rails_to_json};
+use crate::stream::{common_settings, device_buffers};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -41,52 +39,23 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     interrupt::watch()?;
     if let Some(shared) = &args.slurm.slurm {
         let task = Task::of_environment()?;
-        return match task.is_sender() {
-            true => slurm::send(args, shared, &task),
-            false => slurm::receive_of_send(args, shared, &task),
-        };
-    }
-    match Route::of(args)? {
-        Route::Push(paths, _) if args.dry_run => list(args, &paths),
-        Route::Push(paths, targets) => push(args, &paths, &targets),
-        Route::Pull(..) if args.dry_run => {
-            let text = "--dry-run: only for paths of this machine; run it on the other one";
-            Err(Failure::new(text).ends(End::Usage))
+        if !task.is_sender() {
+            return slurm::receive_of_send(args, shared, &task);
         }
+        args.far.check()?;
+        return slurm::send(args, shared, &task);
+    }
+    args.far.check()?;
+    match Route::of(args)? {
+        Route::Push(paths, _) if args.dry_run => {
+            let source = Source::of(args, &paths)?;
+            source.list(Voice::of(args.common.json, args.quiet));
+            Ok(())
+        }
+        Route::Push(paths, targets) => push(args, &paths, &targets),
+        Route::Pull(from, _) if args.dry_run => far::pull::list(args, &from),
         Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
-}
-
-/// Says what would be sent.
-fn list(args: &SendArgs, paths: &[PathBuf]) -> Result<(), Failure> {
-    let source = Source::of(args, paths)?;
-    let manifest = source.files.manifest();
-    for entry in manifest.iter() {
-        let (kind, mark) = match entry.kind {
-            EntryKind::Directory => ("directory", "/"),
-            EntryKind::Link => ("link", "@"),
-            _ => ("file", ""),
-        };
-        if args.common.json {
-            say(json!({
-                "type": "entry",
-                "name": entry.name.to_string(),
-                "kind": kind,
-                "bytes": entry.size,
-            }));
-        } else if !args.quiet {
-            say(format_args!("{}{mark}", entry.name));
-        }
-    }
-    let (entries, bytes) = (manifest.len(), manifest.bytes());
-    match args.common.json {
-        true => say(json!({ "type": "total", "entries": entries, "bytes": bytes })),
-        false => say(format_args!(
-            "{entries} files and directories, {} would be sent",
-            Bytes(bytes as f64)
-        )),
-    }
-    Ok(())
 }
 
 /// A receiver before it is known where it listens.
@@ -119,10 +88,12 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
     let source = Source::of(args, paths)?;
     for receiver in &mut starting {
         if let Starting::Far(place, end) = receiver {
-            let meet = match end.hello()?.came_in {
-                _ if !args.far.rail.is_empty() => args.far.rail.clone(),
+            let hello = end.hello()?;
+            let rails = far::rails(args, &hello.devices, hello.came_from);
+            let meet = match hello.came_in {
+                _ if !rails.is_empty() => rails,
                 Some(_) => Vec::new(),
-                None => vec![far::way_out()],
+                None => vec![far::way_out(&hello.devices)],
             };
             end.ask(&Request {
                 role: Role::Receive,
@@ -217,6 +188,11 @@ impl Source {
             _spool: spool,
         })
     }
+
+    /// Says what would be sent.
+    pub(crate) fn list(&self, voice: Voice) {
+        dry_run::list(self.files.manifest(), voice);
+    }
 }
 
 /// All that standard input gives, in a file without a name: a stream's length is known when it
@@ -268,11 +244,9 @@ impl Sending<'_> {
         let entries = source.files.manifest().len();
         let mut meters = Meters::new(names.clone(), source.files.manifest());
         let gpu = device_buffers(&args.common, args.readers)?;
-        let domains = open_domains(args, &peers)?;
-        let sender = StreamSender::over(&domains, config(args, key)).map_err(Failure::of)?;
-        let to = peers
-            .iter()
-            .map(|peer| Peer::new(peer.to.0.iter().copied()));
+        let ways = Ways::open(&args.common, &args.far.rails(), &peers)?;
+        let sender = StreamSender::over(ways.domains(), config(args, key)).map_err(Failure::of)?;
+        let to = ways.peers();
         let transfer = match gpu {
             None => sender.send(source.files, to, options(args)),
             Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options(args)),
@@ -297,38 +271,17 @@ impl Sending<'_> {
         let told = Told {
             args,
             names: &names,
+            ways: &ways,
             entries,
             voice,
         };
-        let result = told.tell(&outcomes, &domains[0].report());
+        let result = told.tell(&outcomes);
         match end {
             // It may have been done at the same moment.
             Some(end) if result.is_err() => Err(Failure::interrupted(end)),
             _ => result,
         }
     }
-}
-
-/// The domain of each of the receivers' addresses: over the device that leads there, or that was
-/// asked for.
-fn open_domains(args: &SendArgs, peers: &[Named]) -> Result<Vec<Arc<Domain>>, Failure> {
-    let count = peers.iter().map(|peer| peer.to.0.len()).max().unwrap_or(0);
-    let mut domains = Vec::new();
-    for number in 0..count {
-        let mut local = args.far.rail.get(number).copied();
-        if local.is_none() {
-            let all = peers.iter().filter_map(|peer| peer.to.0.get(number));
-            let addrs: Vec<_> = all.filter_map(PeerAddr::socket_addr).collect();
-            let locals = addrs.into_iter().map(local_address);
-            let locals: Vec<_> = locals.collect::<Result<_, _>>()?;
-            // From another address this machine is reached, too; from this one nobody else is.
-            let far = locals.iter().find(|ip| !ip.is_loopback());
-            let any = locals.first();
-            local = far.or(any).copied();
-        }
-        domains.push(open_domain(&args.common, local)?);
-    }
-    Ok(domains)
 }
 
 fn source_failed(error: SourceError) -> Failure {
@@ -364,28 +317,29 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
 struct Told<'a> {
     args: &'a SendArgs,
     names: &'a [String],
+    ways: &'a Ways,
     entries: usize,
     voice: Voice,
 }
 
 impl Told<'_> {
     /// What became of it, receiver by receiver; an error if one does not have it.
-    fn tell(
-        &self,
-        outcomes: &[PeerOutcome],
-        fabric: &fabricast::fabric::Report,
-    ) -> Result<(), Failure> {
+    fn tell(&self, outcomes: &[PeerOutcome]) -> Result<(), Failure> {
         let mut failures = Vec::new();
-        for (name, outcome) in self.names.iter().zip(outcomes) {
+        for (number, (name, outcome)) in self.names.iter().zip(outcomes).enumerate() {
             let PeerOutcome { result, report, .. } = outcome;
-            self.voice.say_json(&result_to_json(name, result, report));
+            let rails = rails_to_json(self.ways.of(number), report);
+            let mut value = result_to_json(name, result, report);
+            value["rails"] = rails.clone();
+            self.voice.say_json(&value);
             if self.voice == Voice::People && result.is_ok() {
                 say(Summary {
                     entries: self.entries,
                     block: self.args.common.block,
                     peer: name,
                     report,
-                    fabric,
+                    rails: &rails,
+                    fabric: &self.ways.fabric(number),
                 });
             }
             if let Err(error) = result {

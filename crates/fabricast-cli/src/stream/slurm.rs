@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   DIR/fabricast-JOB.STEP.RESTART/    for this user alone
-//!     key        of the sender, task 0: a number of this run, and the key for one time
+//!     key        of the sender, task 0: a number of this run, the key for one time, and where it
+//!                is to be met
 //!     task-N     of each receiver: the number of the run, and where it listens
 //! ```
 //!
@@ -12,15 +13,17 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fabricast::PeerAddr;
 use fabricast::stream::{StreamEvent, StreamReceiver};
 use serde_json::{Value, json};
 
-use super::args::{RecvArgs, SendArgs};
+use super::args::{CommonArgs, RecvArgs, SendArgs};
+use super::devices::{NetworkDevice, rails_to};
 use super::far::{self, LibraryStart, from_hex, make_directory, texts, to_hex};
 use super::recv::{self, GOODBYE};
 use super::report::Voice;
@@ -155,7 +158,15 @@ pub(crate) fn send(args: &SendArgs, shared: &Path, task: &Task) -> Result<(), Fa
     let place = MeetingPlace::open(shared, task)?;
     let key = far::key_bytes(&args.common)?;
     let run = to_hex(&far::random_bytes(16)?);
-    place.put("key", &json!({ "run": run, "key": to_hex(&key) }))?;
+    let meet: Vec<_> = args.far.rails().iter().map(ToString::to_string).collect();
+    let said = json!({
+        "run": run,
+        "key": to_hex(&key),
+        "devices": NetworkDevice::all_to_json(&NetworkDevice::all()),
+        "rails": args.far.chooses_rails(),
+        "meet": meet,
+    });
+    place.put("key", &said)?;
     let result = Source::of(args, &args.paths).and_then(|source| {
         let peers = gather(&place, task, &run)?;
         start.wait();
@@ -239,12 +250,6 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
     // All tasks of a step are of one user.
     recv.any_links = true;
     recv.sums = args.sums;
-    let rails = args
-        .far
-        .rail
-        .iter()
-        .map(|ip| SocketAddr::new(*ip, 0).into());
-    recv.listen = rails.collect();
     recv.common.json = args.common.json;
     receive(&recv, shared, task, LibraryStart::begin())
 }
@@ -276,6 +281,30 @@ pub(crate) fn receive(
 struct Run {
     name: String,
     key: Vec<u8>,
+    /// Of the sender's machine.
+    devices: Vec<NetworkDevice>,
+    /// They may be rails.
+    chooses_rails: bool,
+    /// Addresses of the sender that rails begin at.
+    meet: Vec<IpAddr>,
+}
+
+impl Run {
+    /// Where a receiver listens for it.
+    fn places(&self, common: &CommonArgs) -> Result<Vec<PeerAddr>, Failure> {
+        let usual = far::way_out(&self.devices);
+        let rails = match self.chooses_rails {
+            true => rails_to(common, &self.devices, Some(usual)),
+            false => Vec::new(),
+        };
+        match rails.is_empty() {
+            true => far::meeting_places(common, &self.meet, Some(usual)),
+            false => Ok(rails
+                .into_iter()
+                .map(|ip| SocketAddr::new(ip, 0).into())
+                .collect()),
+        }
+    }
 }
 
 fn next_run(place: &MeetingPlace, last: &str, until: Instant) -> Result<Run, Failure> {
@@ -285,8 +314,14 @@ fn next_run(place: &MeetingPlace, last: &str, until: Instant) -> Result<Run, Fai
             && name != last
             && let Some(key) = from_hex(key)
         {
-            let name = name.to_owned();
-            return Ok(Run { name, key });
+            let meet = texts(&said["meet"]).unwrap_or_default();
+            return Ok(Run {
+                name: name.to_owned(),
+                key,
+                devices: NetworkDevice::all_from_json(&said["devices"]),
+                chooses_rails: said["rails"] == true,
+                meet: meet.iter().filter_map(|ip| ip.parse().ok()).collect(),
+            });
         }
         if let Some(end) = interrupt::asked() {
             return Err(Failure::interrupted(end));
@@ -314,7 +349,7 @@ fn receive_run(
     let file = task_file(task.number);
     let opened = make_directory(&args.dir).and_then(|()| {
         let places = match args.listen.is_empty() {
-            true => far::meeting_places(&args.common, &[], Some(far::way_out()))?,
+            true => run.places(&args.common)?,
             false => args.listen.clone(),
         };
         recv::open(args, &args.dir, &places, Some(far::key(&run.key)?), start)

@@ -17,7 +17,7 @@ use crate::stream::{
 
 /// A command that takes a host, and runs the rest here as a remote shell does. `SSH_CONNECTION` is
 /// what ssh says.
-fn shell_in(dir: &Path, body: &str) -> PathBuf {
+pub(crate) fn shell_in(dir: &Path, body: &str) -> PathBuf {
     let path = dir.join("rsh");
     fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("room");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
@@ -51,7 +51,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-fn far(host: &str, dir: &Path) -> String {
+pub(crate) fn far(host: &str, dir: &Path) -> String {
     format!("{host}:{}", dir.display())
 }
 
@@ -167,6 +167,50 @@ fn a_tree_is_fetched_from_another_machine() {
     assert_nothing_runs(to.path());
 }
 
+#[test]
+fn what_would_be_fetched_is_listed_as_if_it_were_here_and_nothing_is_made() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let top = tree(&from);
+    fs::write(top.join("left.tmp"), "x").expect("room");
+    std::os::unix::fs::symlink("other", top.join("link")).expect("linked");
+    let into = to.path().join("new");
+    let into = text(&into);
+    let (here, there) = (text(&top), far("host1", &top));
+    let list = |words: &[&str]| {
+        let mut command = send(&program, &shell, &["-n", "--exclude", "*.tmp"]);
+        command.args(words).env("FABRICAST_TEST_MARK", to.path());
+        let ended = end_of(&mut command);
+        ended.assert_ok();
+        ended.stdout
+    };
+    for more in [&[][..], &["--json"], &["--quiet"]] {
+        let of_here = list(&[more, &[here, "host2:/never"]].concat());
+        let of_there = list(&[more, &[&there, into]].concat());
+        assert_eq!(of_there, of_here, "{more:?}");
+        assert!(of_here.contains("300") && !of_here.contains("left.tmp"));
+    }
+    let listed = list(&[&there, into]);
+    for line in ["tree/a b/empty/", "tree/link@", "tree/other"] {
+        assert!(listed.lines().any(|it| it == line), "{line}: {listed}");
+    }
+    let missing = far("host1", &from.path().join("missing"));
+    let ended = end_of(&mut send(&program, &shell, &["-n", &missing, into]));
+    ended.assert_failed(5, "host1:");
+    fs::remove_file(top.join("link")).expect("it is ours");
+    let fifo = Command::new("mkfifo").arg(top.join("fifo")).status();
+    assert!(fifo.expect("it starts").success());
+    let strict = end_of(&mut send(
+        &program,
+        &shell,
+        &["-n", "--strict", &there, into],
+    ));
+    strict.assert_failed(9, "--strict");
+    assert!(names(to.path()).is_empty(), "something was made");
+    assert_nothing_runs(to.path());
+}
+
 /// It is on no command line and in no environment, and another one for each time.
 #[test]
 fn who_listens_for_a_far_end_has_its_own_key_for_one_time() {
@@ -251,6 +295,11 @@ fn a_wrong_command_line_is_said_before_anything_is_started() {
         (&["--", path, "-oProxyCommand=x:/d"], "no host"),
         (&[path, "h:/d", "--to", "127.0.0.1:1"], "--key"),
         (&[path, "h:7471"], "--to"),
+        (
+            &["--rail", "192.0.2.77", path, "h:/d"],
+            "no address of this machine",
+        ),
+        (&["--rail", "eth0", path, "h:/d"], "or none"),
     ] {
         let ended = end_of(&mut send(&program, &shell, words));
         assert_eq!(ended.status.code(), Some(2), "{words:?}: {}", ended.stderr);
@@ -353,6 +402,9 @@ fn a_near_end_that_is_killed_takes_its_far_ends_with_it() {
     }
 }
 
+/// A script that runs a command with the directory that sshd wants to be there.
+const IN_RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$0" "$@""#;
+
 /// Keys, configuration and port of its own; ended when this is dropped.
 struct Sshd {
     process: std::process::Child,
@@ -388,20 +440,24 @@ impl Sshd {
             dir = dir.display(),
         );
         fs::write(dir.join("config"), config).expect("room");
-        let mut command = Command::new(sshd);
-        command
-            .arg("-D")
-            .arg("-e")
-            .arg("-f")
-            .arg(dir.join("config"));
-        let command = command.stdin(Stdio::null()).stderr(Stdio::null());
+        // What starts it as a service makes this directory: without a service, it is there in a
+        // mount namespace alone.
+        let wrapper = match Path::new("/run/sshd").exists() || !rustix::process::geteuid().is_root()
+        {
+            true => &[][..],
+            false => &["unshare", "-m", "sh", "-c", IN_RUN],
+        };
+        let words = [wrapper, &[sshd, "-D", "-e", "-f"]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(dir.join("config"));
+        let command = command.stdin(Stdio::null()).stderr(Stdio::piped());
         let process = command.spawn().expect("it starts");
         let shell = format!(
             "ssh -p {port} -i {dir}/user -F none -o BatchMode=yes -o StrictHostKeyChecking=no \
              -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
             dir = dir.display(),
         );
-        let sshd = Self { process, shell };
+        let mut sshd = Self { process, shell };
         let deadline = Instant::now() + *PATIENCE;
         loop {
             let mut words = sshd.shell.split(' ');
@@ -410,8 +466,14 @@ impl Sshd {
             if command.output().is_ok_and(|output| output.status.success()) {
                 return Some(sshd);
             }
-            if Instant::now() > deadline {
-                println!("SKIPPED: sshd lets nobody in here");
+            let has_ended = sshd.process.try_wait().expect("it is ours").is_some();
+            if has_ended || Instant::now() > deadline {
+                let _ = sshd.process.kill();
+                let mut said = String::new();
+                let mut from = sshd.process.stderr.take().expect("a pipe");
+                let _ = std::io::Read::read_to_string(&mut from, &mut said);
+                let why = said.lines().last().unwrap_or("it says nothing");
+                println!("SKIPPED: sshd lets nobody in here: {why}");
                 return None;
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -3,6 +3,7 @@
 mod doctor;
 mod far;
 mod info;
+mod machines;
 mod objects;
 #[cfg(feature = "pages")]
 mod pages;

@@ -118,7 +118,15 @@ fn what_is_put_is_listed_got_and_removed() {
     assert_eq!(listed.lines().count(), 3, "{listed}");
     assert!(listed.contains("\"key\":\"run/ü/empty\""), "{listed}");
     said(&["rm", &server.url("run/one")]);
+    for word in ["get", "rm"] {
+        let (code, words) = fails(&[word, &server.url("run/")]);
+        assert!(
+            code == 2 && words.contains("--recursive"),
+            "{code}: {words}"
+        );
+    }
     let (code, words) = fails(&["get", &server.url("run/one"), text(&back.join("no"))]);
+    assert_eq!(words.matches("there is no object").count(), 1, "{words}");
     assert_eq!(code, 7, "{words}");
     assert!(!back.join("no").exists());
     let would = said(&["rm", "--recursive", "--dryrun", &server.url("run/")]);

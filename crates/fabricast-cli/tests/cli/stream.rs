@@ -496,7 +496,8 @@ fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
     let again = send(&["--skip-unchanged"]);
     again.assert_ok();
     let lines: Vec<_> = again.stdout.lines().collect();
-    assert!(lines.contains(&"unchanged    2 files"), "{}", again.stdout);
+    let said = "unchanged    2 files: 10 bytes were there";
+    assert!(lines.contains(&said), "{}", again.stdout);
 }
 
 /// A name of which receivers would believe that it is theirs.
@@ -871,6 +872,26 @@ fn a_file_with_holes_goes_on_after_a_kill() {
     }
     // And there is nothing else.
     assert!(room(&there) < 8 << 20, "{}", room(&there));
+}
+
+#[test]
+fn a_stranger_does_not_end_a_receiver_of_one_stream() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let (path, key) = (file(&from, "file", 1000), file(&from, "key", 32));
+    let with_key = ["--key", key.to_str().expect("text")];
+    let words = [&["--once"], &with_key[..]].concat();
+    let receiver = Running::start(&program, to.path(), &words);
+    let send = |words: &[&str]| {
+        let mut command = receiver.sender(&program);
+        Process::start_command(command.args(words).arg(&path)).end()
+    };
+    send(&[]).assert_failed(4, "key");
+    send(&with_key).assert_ok();
+    let ended = receiver.process.end();
+    ended.assert_ok();
+    let said = "fabricast: refused: the peer does not have the key\n";
+    assert_eq!(ended.stderr, said);
 }
 
 #[test]

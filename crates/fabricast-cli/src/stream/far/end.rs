@@ -126,7 +126,13 @@ fn refused(failure: Failure) -> Failure {
 fn send(request: &Request, start: LibraryStart, lines: Receiver<Vec<u8>>) -> Result<(), Failure> {
     let FarSend { mut args } = parsed("send", &request.args)?;
     args.common.key = None;
+    // They are the near end's: this one finds the ways to them.
+    args.far.rail.clear();
     let paths: Vec<_> = request.paths.iter().map(PathBuf::from).collect();
+    if args.dry_run {
+        send::Source::of(&args, &paths)?.list(Voice::NearEnd);
+        return Ok(());
+    }
     let to = addresses("the near end", &request.to)?;
     let name = request.to.first().cloned().unwrap_or_default();
     let source = send::Source::of(&args, &paths)?;

@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use serde_json::{Value, json};
 
 use crate::failure::{End, Failure};
+use crate::stream::devices::NetworkDevice;
 
 /// What lines of a far end begin with.
 pub(crate) const MARK: &str = "fabricast-far ";
@@ -39,6 +40,8 @@ pub(crate) struct Hello {
     pub(crate) came_in: Option<IpAddr>,
     /// Where it came from.
     pub(crate) came_from: Option<IpAddr>,
+    /// Those of the far end's machine.
+    pub(crate) devices: Vec<NetworkDevice>,
 }
 
 impl Hello {
@@ -50,6 +53,7 @@ impl Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             came_in,
             came_from,
+            devices: NetworkDevice::all(),
         }
     }
 
@@ -59,6 +63,7 @@ impl Hello {
             "version": self.version,
             "came_in": self.came_in.map(|ip| ip.to_string()),
             "came_from": self.came_from.map(|ip| ip.to_string()),
+            "devices": NetworkDevice::all_to_json(&self.devices),
         })
     }
 
@@ -70,6 +75,7 @@ impl Hello {
             version: value["version"].as_str().unwrap_or("?").to_owned(),
             came_in: ip(&value["came_in"]),
             came_from: ip(&value["came_from"]),
+            devices: NetworkDevice::all_from_json(&value["devices"]),
         };
         let own = env!("CARGO_PKG_VERSION");
         if hello.protocol == PROTOCOL && series(&hello.version) == series(own) {

@@ -19,7 +19,8 @@ pub(crate) use near::FarEnd;
 pub(crate) use warm::LibraryStart;
 
 use crate::failure::{End, Failure};
-use crate::stream::args::{Addresses, CommonArgs, RecvArgs};
+use crate::stream::args::{Addresses, CommonArgs, RecvArgs, SendArgs};
+use crate::stream::devices::{NetworkDevice, rails_to, shared_network};
 use crate::stream::{is_own, local_address};
 
 /// Where a machine without a way out is met.
@@ -124,8 +125,10 @@ pub(crate) fn meeting_places(
         .collect())
 }
 
-/// An address of this machine that others may reach; loopback where it has no way out.
-pub(crate) fn way_out() -> IpAddr {
+/// An address of this machine that a peer may reach, whose devices may be known: where packets to
+/// everywhere go, or in a machine without such a way, where it is in one network with the peer;
+/// else loopback.
+pub(crate) fn way_out(peer: &[NetworkDevice]) -> IpAddr {
     // No packet is sent. These addresses are of nobody (RFC 5737, RFC 3849).
     let others: [SocketAddr; 2] = [
         ([192, 0, 2, 1], 9).into(),
@@ -134,7 +137,21 @@ pub(crate) fn way_out() -> IpAddr {
     let found = others
         .into_iter()
         .find_map(|other| local_address(other).ok());
-    found.unwrap_or(LOOPBACK)
+    found.or_else(|| shared_network(peer)).unwrap_or(LOOPBACK)
+}
+
+/// The addresses of this machine that rails to one with these devices begin at: those that were
+/// asked for, or if nothing was said of rails, those that pay; none, if there is one way alone.
+/// `usual`: the one that is taken then.
+pub(crate) fn rails(
+    args: &SendArgs,
+    devices: &[NetworkDevice],
+    usual: Option<IpAddr>,
+) -> Vec<IpAddr> {
+    match args.far.chooses_rails() {
+        true => rails_to(&args.common, devices, usual),
+        false => args.far.rails(),
+    }
 }
 
 /// The addresses in what a far end says of itself.

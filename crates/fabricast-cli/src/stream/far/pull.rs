@@ -1,6 +1,6 @@
 //! `fabricast send host:/src ./dst`: this end listens, and the far end sends to it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,19 @@ use serde_json::Value;
 use super::place::FarPlace;
 use super::{
     FarEnd, Hello, LibraryStart, Request, Role, key, key_bytes, make_directory, meeting_places,
-    near_recv, way_out,
+    near_recv, rails, way_out,
 };
 use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::say::say;
 use crate::stream::args::{RecvArgs, SendArgs};
+use crate::stream::dry_run;
 use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
 use crate::stream::recv::{self, GOODBYE};
-use crate::stream::report::Voice;
+use crate::stream::report::{Voice, there_already};
+use crate::stream::ways::rails_text;
 
 /// How often it is looked whether somebody asked for an end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,10 +38,14 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
-    let places = meeting_places(&args.common, &[], Some(listening_ip(args, &hello)))?;
-    let rails = args.far.rail.iter().map(|ip| (*ip, 0).into());
-    let rails: Vec<_> = rails.map(|at: std::net::SocketAddr| at.into()).collect();
-    let places = if rails.is_empty() { places } else { rails };
+    let rails = rails(args, &hello.devices, hello.came_from);
+    let places = match rails.is_empty() {
+        true => meeting_places(&args.common, &[], Some(listening_ip(&hello)))?,
+        false => rails
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, 0).into())
+            .collect(),
+    };
     let receiver = recv::open(&near, into, &places, Some(key(&bytes)?), start)?;
     let to = receiver.local_addrs().iter().map(ToString::to_string);
     far.ask(&Request {
@@ -47,7 +53,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
         args: own_args,
         key: bytes,
         meet: Vec::new(),
-        paths: from.iter().map(|place| place.path.clone()).collect(),
+        paths: paths_of(from),
         to: to.collect(),
     })?;
     let voice = Voice::of(args.common.json, args.quiet);
@@ -64,12 +70,42 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     result
 }
 
+/// Says what would be fetched: the far end looks, and nothing is made here.
+pub(crate) fn list(args: &SendArgs, from: &[FarPlace]) -> Result<(), Failure> {
+    let mut far = FarEnd::start(&from[0], &args.far)?;
+    let own_args = own_arguments(std::env::args_os())?;
+    far.hello()?;
+    far.ask(&Request {
+        role: Role::Send,
+        args: own_args,
+        key: Vec::new(),
+        meet: Vec::new(),
+        paths: paths_of(from),
+        to: Vec::new(),
+    })?;
+    let voice = Voice::of(args.common.json, args.quiet);
+    loop {
+        if let Some(end) = interrupt::asked() {
+            return Err(Failure::interrupted(end));
+        }
+        if let Some(value) = far.next(LOOK)?
+            && dry_run::tell(&value, voice)
+        {
+            far.close();
+            return Ok(());
+        }
+    }
+}
+
+fn paths_of(from: &[FarPlace]) -> Vec<String> {
+    from.iter().map(|place| place.path.clone()).collect()
+}
+
 /// Where this end listens: where the shell's connection came from, if that is an address of this
 /// machine, and not one that something on the way has put there.
-fn listening_ip(args: &SendArgs, hello: &Hello) -> IpAddr {
+fn listening_ip(hello: &Hello) -> IpAddr {
     let came_from = hello.came_from.filter(|ip| is_own(*ip));
-    let rail = args.far.rail.first().copied();
-    rail.or(came_from).unwrap_or_else(way_out)
+    came_from.unwrap_or_else(|| way_out(&hello.devices))
 }
 
 /// The arguments behind `send`, which the far end's `send` gets, too: what it is to send, and
@@ -138,14 +174,9 @@ fn summary(name: &str, result: &Value) -> String {
         "sender       {name}\nbytes        {bytes:.0} ({})\n",
         Bytes(bytes)
     );
-    let resumed = number("resumed_bytes");
-    if resumed > 0.0 {
-        text += &format!("resumed      {resumed:.0} bytes were there\n");
-    }
-    let unchanged = number("unchanged");
-    if unchanged > 0.0 {
-        text += &format!("unchanged    {unchanged:.0} files\n");
-    }
+    let count = |key: &str| result[key].as_u64().unwrap_or_default();
+    text += &there_already(count("resumed_bytes"), count("unchanged"));
+    text += &rails_text(&result["rails"]);
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
 }
