@@ -112,6 +112,9 @@ pub struct StreamReport {
     /// Files that were there unchanged and are kept as they are
     /// ([`SendOptions::skip_unchanged`](crate::stream::SendOptions::skip_unchanged)).
     pub unchanged: u64,
+    /// Files and directories that the receiver has removed
+    /// ([`SendOptions::delete`](crate::stream::SendOptions::delete)).
+    pub deleted: u64,
     /// Bytes that were sent, those that were sent again included. At a receiver 0.
     pub sent_bytes: u64,
     /// Blocks that were sent, or at a receiver: of the stream.
@@ -206,6 +209,7 @@ impl StreamReport {
             "bytes": self.bytes,
             "resumed_bytes": self.resumed_bytes,
             "unchanged": self.unchanged,
+            "deleted": self.deleted,
             "sent_bytes": self.sent_bytes,
             "blocks": self.blocks,
             "seconds": self.took.as_secs_f64(),
@@ -243,6 +247,9 @@ impl fmt::Display for StreamReport {
         }
         if self.unchanged > 0 {
             write!(f, ", {} files unchanged", self.unchanged)?;
+        }
+        if self.deleted > 0 {
+            write!(f, ", {} files and directories deleted", self.deleted)?;
         }
         if self.damaged > 0 {
             write!(f, ", {} blocks were damaged and sent again", self.damaged)?;

@@ -91,6 +91,9 @@ impl fmt::Display for Summary<'_> {
         if report.unchanged > 0 {
             writeln!(f, "unchanged    {} files", report.unchanged)?;
         }
+        if report.deleted > 0 {
+            writeln!(f, "deleted      {} files and directories", report.deleted)?;
+        }
         writeln!(
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
-    SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
+    BlockSource, Deletion, EntryKind, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions,
+    SenderConfig, SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
 use fabricast::{Domain, PeerAddr};
 use serde_json::json;
@@ -40,13 +40,26 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
     if let Some(shared) = &args.slurm.slurm {
+        if args.delete && !args.exclude.is_empty() {
+            return Err(excluded_is_unknown("--slurm"));
+        }
         let task = Task::of_environment()?;
         return match task.is_sender() {
             true => slurm::send(args, shared, &task),
             false => slurm::receive_of_send(args, shared, &task),
         };
     }
-    match Route::of(args)? {
+    let route = Route::of(args)?;
+    if args.delete && !args.exclude.is_empty() {
+        let meets_others = match &route {
+            Route::Push(_, targets) => targets.iter().any(|it| matches!(it, Target::At(_))),
+            Route::Pull(..) => false,
+        };
+        if meets_others {
+            return Err(excluded_is_unknown("addresses (--to, --hosts)"));
+        }
+    }
+    match route {
         Route::Push(paths, _) if args.dry_run => list(args, &paths),
         Route::Push(paths, targets) => push(args, &paths, &targets),
         Route::Pull(..) if args.dry_run => {
@@ -55,6 +68,15 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         }
         Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
+}
+
+/// A receiver that this command does not start would remove what is left out.
+fn excluded_is_unknown(option: &str) -> Failure {
+    let text = format!(
+        "--delete with --exclude and {option}: a receiver that this command does not start does \
+         not know what is left out, and would remove it; send to HOST:DIR, or leave one of them out"
+    );
+    Failure::new(text).ends(End::Usage)
 }
 
 /// Says what would be sent.
@@ -77,6 +99,9 @@ fn list(args: &SendArgs, paths: &[PathBuf]) -> Result<(), Failure> {
         } else if !args.quiet {
             say(format_args!("{}{mark}", entry.name));
         }
+    }
+    if args.delete {
+        eprintln!("--delete: what receivers would remove is not shown");
     }
     let (entries, bytes) = (manifest.len(), manifest.bytes());
     match args.common.json {
@@ -168,6 +193,13 @@ fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
     if args.sums {
         words.push("--sums".to_owned());
     }
+    if args.delete {
+        words.push("--allow-delete".to_owned());
+        let protected = args.exclude.iter().map(|it| format!("--protect={it}"));
+        words.extend(protected);
+        let sent = args.include.iter().map(|it| format!("--unprotect={it}"));
+        words.extend(sent);
+    }
     if args.by == By::Write {
         words.push(format!("--windows={}", args.common.buffers.unwrap_or(16)));
     }
@@ -184,11 +216,12 @@ pub(crate) struct Source {
 impl Source {
     /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
     pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
-        let (left_out, kept) = (args.exclude.clone(), args.include.clone());
-        let mut builder = FileSource::builder().filter(move |below, kind| {
-            let is_one = |of: &[NamePattern]| of.iter().any(|it| it.matches(below, kind));
-            !is_one(&left_out) || is_one(&kept)
-        });
+        let mut builder = FileSource::builder();
+        if !args.exclude.is_empty() {
+            let (left_out, kept) = (args.exclude.clone(), args.include.clone());
+            builder = builder
+                .filter(move |below, kind| !NamePattern::are_for(&left_out, &kept, below, kind));
+        }
         builder = builder.links(match args.links {
             Links::Keep => SourceLinks::Keep,
             Links::Follow => SourceLinks::Follow,
@@ -273,9 +306,10 @@ impl Sending<'_> {
         let to = peers
             .iter()
             .map(|peer| Peer::new(peer.to.0.iter().copied()));
+        let options = options(args).delete(deletion(args, &source.files));
         let transfer = match gpu {
-            None => sender.send(source.files, to, options(args)),
-            Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options(args)),
+            None => sender.send(source.files, to, options),
+            Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options),
         };
         let transfer = transfer.map_err(Failure::of)?;
         let mut progress = Progress::new(voice);
@@ -357,6 +391,22 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
             Err(Failure::new(text).ends(End::Skipped))
         }
         false => Ok(()),
+    }
+}
+
+/// What receivers remove. Of what is skipped here nobody knows whether it is theirs to remove.
+fn deletion(args: &SendArgs, source: &FileSource) -> Deletion {
+    match source.skipped() {
+        _ if !args.delete => Deletion::None,
+        0 if args.exclude.is_empty() => Deletion::Extra,
+        0 => Deletion::ExtraUnlessProtected,
+        skipped => {
+            eprintln!(
+                "--delete: nothing is removed, since {skipped} of what is to be sent is skipped: \
+                 leave it out by --exclude, or remove it"
+            );
+            Deletion::None
+        }
     }
 }
 

@@ -33,6 +33,9 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let mut near = near_recv(&args.common, into)?;
     near.any_links = args.any_links;
     near.sums = args.sums;
+    near.allow_delete = args.delete;
+    near.protect.clone_from(&args.exclude);
+    near.unprotect.clone_from(&args.include);
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
@@ -145,6 +148,10 @@ fn summary(name: &str, result: &Value) -> String {
     let unchanged = number("unchanged");
     if unchanged > 0.0 {
         text += &format!("unchanged    {unchanged:.0} files\n");
+    }
+    let deleted = number("deleted");
+    if deleted > 0.0 {
+        text += &format!("deleted      {deleted:.0} files and directories\n");
     }
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
