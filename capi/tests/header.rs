@@ -43,7 +43,11 @@ fn standard_header(name: &str) -> Option<&'static str> {
         }
         "size_t" | "ptrdiff_t" => "cstddef",
         "move" | "forward" | "exchange" | "pair" | "declval" => "utility",
-        "unique_ptr" | "shared_ptr" | "weak_ptr" | "make_unique" | "make_shared"
+        "unique_ptr"
+        | "shared_ptr"
+        | "weak_ptr"
+        | "make_unique"
+        | "make_shared"
         | "enable_shared_from_this" => "memory",
         "string" | "to_string" => "string",
         "string_view" => "string_view",
@@ -73,8 +77,14 @@ fn standard_header(name: &str) -> Option<&'static str> {
         "strtoull" | "strtoul" | "getenv" | "abort" => "cstdlib",
         "snprintf" | "fprintf" => "cstdio",
         "strerror" | "memcpy" => "cstring",
-        "remove_reference_t" | "remove_pointer_t" | "remove_cv_t" | "is_trivially_copyable_v"
-        | "is_same_v" | "is_nothrow_move_constructible_v" | "is_convertible_v" | "is_array_v"
+        "remove_reference_t"
+        | "remove_pointer_t"
+        | "remove_cv_t"
+        | "is_trivially_copyable_v"
+        | "is_same_v"
+        | "is_nothrow_move_constructible_v"
+        | "is_convertible_v"
+        | "is_array_v"
         | "enable_if_t" => "type_traits",
         _ => return None,
     })

@@ -275,12 +275,13 @@ impl IncomingStream {
         }
     }
 
-    /// The sink is finished: it has all, checked and, as asked, synced.
+    /// The sink is finished: it has all, checked and, as asked, synced, and has removed so much
+    /// else.
     ///
     /// # Panics
     ///
     /// When not all is there.
-    pub(crate) fn complete(&mut self, mut checks: Checks) -> Complete {
+    pub(crate) fn complete(&mut self, mut checks: Checks, deleted: u64) -> Complete {
         assert_eq!(self.state, IncomingStage::Whole, "all blocks are there");
         let blake3 = self.blake3();
         checks.set(Checks::BLAKE3, blake3.is_some());
@@ -290,6 +291,7 @@ impl IncomingStream {
             digest: self.blocks.content.digest(),
             blocks: self.plan().blocks(),
             bytes: self.plan().bytes(),
+            deleted,
             blake3,
         };
         self.state = IncomingStage::Over;

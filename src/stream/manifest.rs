@@ -356,6 +356,21 @@ impl Manifest {
         self.records.iter().filter(is_link).count()
     }
 
+    /// Whether there is an entry of this name, or of one below it.
+    pub(crate) fn leads_to(&self, name: RelativeName<'_>) -> bool {
+        let (mut begin, mut end) = (0, self.len());
+        while begin < end {
+            let middle = begin + (end - begin) / 2;
+            match self.get(middle) {
+                Some(entry) if entry.name < name => begin = middle + 1,
+                _ => end = middle,
+            }
+        }
+        // What is below a name follows it directly.
+        let found = self.get(begin).map(|entry| entry.name);
+        found.is_some_and(|found| found == name || found.is_below(name))
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> u64 {
         let records = self.records.capacity() * size_of::<EntryRecord>();

@@ -68,8 +68,8 @@ pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
 pub use receiver::{Arrival, ReceiverConfig, StreamEvent, StreamReceiver};
 pub use report::{Stalls, StreamReport};
 pub use sender::{
-    Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
-    Transport,
+    Deletion, Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender,
+    Transfer, Transport,
 };
 pub use settings::StreamSettings;
 pub use sink::{
@@ -77,8 +77,8 @@ pub use sink::{
     MemorySink, OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, Skipped, SourceError,
-    SourceLinks,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, LeftOut, Skipped,
+    SourceError, SourceLinks,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};

@@ -538,6 +538,7 @@ impl OutgoingStream {
         let is_right = self.state == OutgoingStage::Sending && self.lap.is_sealed;
         self.expect(is_right, &Message::Complete(*complete))?;
         check_asked(self.open.flags, complete)?;
+        self.remote.deleted = complete.deleted;
         let blake3 = self.blake3.zip(complete.blake3);
         if self.blocks.are_those_of(complete) && blake3.is_none_or(|(ours, theirs)| ours == theirs)
         {
@@ -636,6 +637,11 @@ impl OutgoingStream {
     /// Files that the peer keeps as they are.
     pub(crate) fn unchanged(&self) -> u64 {
         self.remote.unchanged
+    }
+
+    /// What the peer has removed.
+    pub(crate) fn deleted(&self) -> u64 {
+        self.remote.deleted
     }
 
     /// Blocks and bytes that the peer had before the stream began.

@@ -112,6 +112,9 @@ pub struct StreamReport {
     /// Files that were there unchanged and are kept as they are
     /// ([`SendOptions::skip_unchanged`](crate::stream::SendOptions::skip_unchanged)).
     pub unchanged: u64,
+    /// Files and directories that the receiver has removed
+    /// ([`SendOptions::delete`](crate::stream::SendOptions::delete)).
+    pub deleted: u64,
     /// Bytes that were sent, those that were sent again included. At a receiver 0.
     pub sent_bytes: u64,
     /// The same by the peer's addresses, in their order ([`Peer::new`](crate::stream::Peer::new)):
@@ -209,6 +212,7 @@ impl StreamReport {
             "bytes": self.bytes,
             "resumed_bytes": self.resumed_bytes,
             "unchanged": self.unchanged,
+            "deleted": self.deleted,
             "sent_bytes": self.sent_bytes,
             "address_bytes": self.address_bytes,
             "blocks": self.blocks,
@@ -247,6 +251,9 @@ impl fmt::Display for StreamReport {
         }
         if self.unchanged > 0 {
             write!(f, ", {} files unchanged", self.unchanged)?;
+        }
+        if self.deleted > 0 {
+            write!(f, ", {} files and directories deleted", self.deleted)?;
         }
         if self.damaged > 0 {
             write!(f, ", {} blocks were damaged and sent again", self.damaged)?;

@@ -44,7 +44,7 @@ use crate::{Domain, Region};
 
 #[cfg(all(test, not(loom)))]
 pub(super) use by_hand::SenderByHand;
-pub use config::{Peer, SendOptions, SenderConfig, SlowPeer, Transport};
+pub use config::{Deletion, Peer, SendOptions, SenderConfig, SlowPeer, Transport};
 pub(super) use config::{setting, time};
 pub use transfer::{PeerOutcome, PeerProgress, Transfer};
 
@@ -184,6 +184,7 @@ impl StreamSender {
             setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
             peer.check(self.domains)?;
         }
+        options.check_source(source.left_out())?;
         let source: Guarded<dyn BlockSource> = Guarded::new(Arc::new(source));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(Shared::new(&peers, source.manifest().bytes()));

@@ -51,6 +51,9 @@ pub struct StreamOffer {
     /// the manifest has, are kept as they are ([`Kept::add_unread`]). Only with checksums, and
     /// without `blake3` and `read_back`.
     pub skip_unchanged: bool,
+    /// Whether what lies in directories of the stream, and is not of it, is removed when all is in
+    /// its place. It comes to sinks that [take it](SinkFactory::takes_deletions) only.
+    pub delete: bool,
 }
 
 /// Makes a sink for each stream that comes in.
@@ -67,6 +70,12 @@ pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
     /// Whether its sinks take symbolic links ([`EntryKind::Link`]), whose content is what they
     /// point to. A stream that has some is not sent to a receiver that takes none.
     fn takes_links(&self) -> bool {
+        false
+    }
+
+    /// Whether its sinks remove what is there besides, for senders that ask for it
+    /// ([`StreamOffer::delete`]). Others are refused that.
+    fn takes_deletions(&self) -> bool {
         false
     }
 }
@@ -141,6 +150,12 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// The stream fails with it. [`SinkError::Placed`] says that something has appeared by then,
     /// and how much; each file of that is whole.
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError>;
+
+    /// How many files and directories it has removed, which is asked when it is
+    /// [finished](Self::finish).
+    fn deleted(&self) -> u64 {
+        0
+    }
 
     /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to
     /// resume it may be kept.
@@ -356,6 +371,19 @@ pub enum SinkError {
         /// Entries of the stream.
         entries: u64,
         /// What stopped it.
+        error: Box<Self>,
+    },
+    /// All of it is under its names, and not all that was to be removed is.
+    #[error(
+        "all of it is under its names; {removed} files and directories besides were removed, \
+         {failed} could not be: {error}"
+    )]
+    Delete {
+        /// Files and directories that were removed.
+        removed: u64,
+        /// Those that could not be.
+        failed: u64,
+        /// Why not the first of these.
         error: Box<Self>,
     },
     /// The CUDA driver refused.

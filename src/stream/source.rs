@@ -115,6 +115,24 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
     fn check_unchanged(&self) -> Result<(), SourceError> {
         Ok(())
     }
+
+    /// What the manifest does not have though it is there, for who would remove at a receiver what
+    /// is not in the manifest ([`SendOptions::delete`](super::SendOptions::delete)).
+    fn left_out(&self) -> LeftOut {
+        LeftOut::Nothing
+    }
+}
+
+/// What the manifest of a source does not have though it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeftOut {
+    /// Nothing.
+    Nothing,
+    /// What a filter says ([`FileSourceBuilder::filter`]).
+    ByFilter,
+    /// So many things that are not sent ([`FileSource::skipped`]).
+    Skipped(u64),
 }
 
 /// Why the bytes of a source can't be had.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::copy_streams::CopyStreams;
 use super::sink::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
-use super::source::{BlockSource, SourceError};
+use super::source::{BlockSource, LeftOut, SourceError};
 use super::{Block, Manifest};
 use crate::buffer::{DeviceBuffer, DeviceBufferManager};
 use crate::cuda::{CudaError, Stream};
@@ -263,6 +263,10 @@ impl<S: BlockSource> BlockSource for ThroughGpu<S> {
     fn check_unchanged(&self) -> Result<(), SourceError> {
         self.inner.check_unchanged()
     }
+
+    fn left_out(&self) -> LeftOut {
+        self.inner.left_out()
+    }
 }
 
 impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
@@ -280,6 +284,10 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
 
     fn takes_links(&self) -> bool {
         self.inner.takes_links()
+    }
+
+    fn takes_deletions(&self) -> bool {
+        self.inner.takes_deletions()
     }
 }
 
@@ -327,6 +335,10 @@ impl BlockSink for ThroughGpuSink {
 
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
         self.inner.finish(stop)
+    }
+
+    fn deleted(&self) -> u64 {
+        self.inner.deleted()
     }
 
     fn abandon(&self) {

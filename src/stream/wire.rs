@@ -80,6 +80,8 @@ bitflags::bitflags! {
         const LINKS = 1 << 10;
         /// Files are said to have holes.
         const SPARSE = 1 << 11;
+        /// The receiver removes what is there besides, for who asks for it.
+        const DELETE = 1 << 12;
         /// Blocks of files with holes are said to be zeros, and are not sent.
         const ZEROS = 1 << 16;
     }
@@ -88,7 +90,7 @@ bitflags::bitflags! {
 bitflags::bitflags! {
     /// How a stream is sent and checked (`Open`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-    pub(crate) struct OpenFlags: u8 {
+    pub(crate) struct OpenFlags: u16 {
         /// Each block carries its CRC32C, and the receiver checks it.
         const CRC32C = 1;
         /// Both sides compute the BLAKE3 of the content.
@@ -105,6 +107,8 @@ bitflags::bitflags! {
         const SKIP_UNCHANGED = 1 << 6;
         /// Files of the manifest are said to have holes.
         const SPARSE = 1 << 7;
+        /// What lies in directories of the stream and is not of it is removed.
+        const DELETE = 1 << 8;
     }
 }
 
@@ -392,6 +396,8 @@ pub(crate) struct Complete {
     pub(crate) digest: u32,
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
+    /// What was removed; 0 without [`OpenFlags::DELETE`].
+    pub(crate) deleted: u64,
     /// The BLAKE3 of the content; there exactly with [`Checks::BLAKE3`].
     pub(crate) blake3: Option<[u8; HASH_LEN]>,
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
+use fabricast::PeerAddr;
 use fabricast::stream::{
-    Block, BlockPlan, BlockSink, DirectorySink, Entry, EntryKind, FileSource, Kept, Manifest,
-    Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop, StreamEvent,
-    StreamIdentity, StreamOffer, StreamSender, crc32c,
+    Block, BlockPlan, BlockSink, Deletion, DirectorySink, Entry, EntryKind, FileSource, Kept,
+    Manifest, Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop,
+    StreamEvent, StreamIdentity, StreamOffer, StreamSender, crc32c,
 };
 
 use crate::transfers::make_tree;
@@ -194,6 +195,7 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
         read_back: false,
         restart: false,
         skip_unchanged: false,
+        delete: false,
     };
     let bytes = |block: &Block| [b'a' + block.index as u8; 3];
     let write = |sink: &dyn BlockSink, block: Block| {
@@ -311,6 +313,83 @@ fn what_is_there_unchanged_is_kept_and_not_sent() {
         let all = again(SendOptions::default().transport(transport));
         assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));
         assert_ne!(inodes(&there), after);
+    });
+}
+
+/// Of a tree that was sent before, what is not there any more goes; both sides say how much.
+#[test]
+fn what_is_there_besides_is_removed_where_both_want_it() {
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        make_tree(&top);
+        let there = to.path().join("tree");
+        let options = || SendOptions::default().transport(transport);
+        let again = |source: FileSource, sink: DirectorySink, options| {
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let outcome = send_to(domain, source, &receiver, options);
+            let counted = match (&outcome.result, next_end(&receiver)) {
+                (Ok(()), StreamEvent::Complete(_, report)) => report.deleted,
+                (Err(_), StreamEvent::Cut(_, _, report)) => report.deleted,
+                other => panic!("{other:?}"),
+            };
+            receiver.close(by());
+            (outcome, counted)
+        };
+        let tree = || FileSource::builder().tree(&top);
+        let sink = || DirectorySink::new(to.path()).unwrap();
+        let (first, _) = again(tree().build().unwrap(), sink(), options());
+        first.result.unwrap();
+        fs::create_dir_all(there.join("old/er")).unwrap();
+        fs::write(there.join("old/er/file"), "old").unwrap();
+        let delete = || options().delete(Deletion::Extra);
+        // Who is allowed to, and does not ask for it, removes nothing.
+        let (kept, 0) = again(
+            tree().build().unwrap(),
+            sink().allow_delete(true),
+            options(),
+        ) else {
+            panic!("something was removed");
+        };
+        kept.result.unwrap();
+        assert!(there.join("old/er/file").exists());
+        let (removed, 3) = again(tree().build().unwrap(), sink().allow_delete(true), delete())
+        else {
+            panic!("three were to be removed");
+        };
+        removed.result.unwrap();
+        assert_eq!(removed.report.deleted, 3);
+        assert_same(&top, &there);
+        // A filter's choice is not for receivers to take for all there is.
+        let filtered = || {
+            tree()
+                .filter(|below, _| below != Path::new("mine"))
+                .build()
+                .unwrap()
+        };
+        fs::write(there.join("mine"), "theirs").unwrap();
+        let sender = StreamSender::open(domain, sender_config()).unwrap();
+        let nowhere = [PeerAddr::any()];
+        let refused = sender
+            .send(filtered(), nowhere, delete())
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("ExtraUnlessProtected"), "{refused}");
+        let protected = sink().allow_delete(true);
+        let protected = protected.protect(|below, _| below == Path::new("mine"));
+        let unless = options().delete(Deletion::ExtraUnlessProtected);
+        let (protected, 0) = again(filtered(), protected, unless) else {
+            panic!("it is protected");
+        };
+        protected.result.unwrap();
+        assert_eq!(text(there.join("mine")), "theirs");
+        std::os::unix::net::UnixListener::bind(top.join("socket")).unwrap();
+        let skips = tree().build().unwrap();
+        let refused = sender
+            .send(skips, nowhere, delete())
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("has skipped something"), "{refused}");
     });
 }
 

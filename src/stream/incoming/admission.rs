@@ -34,6 +34,7 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
         (OpenFlags::READ_BACK, Features::READ_BACK),
         (OpenFlags::BY_WRITE, Features::BY_WRITE),
         (OpenFlags::SPARSE, Features::SPARSE),
+        (OpenFlags::DELETE, Features::DELETE),
     ];
     for (flag, feature) in needed {
         if open.flags.contains(flag) && !settings.features.contains(feature) {

@@ -3,7 +3,7 @@
 use crate::stream::StreamViolation;
 use crate::stream::wire::{Checks, Complete, OpenFlags};
 
-/// Whether a receiver has checked all that was asked for.
+/// Whether a receiver has checked all that was asked for, and removed nothing unless it was asked.
 ///
 /// # Errors
 /// It has not.
@@ -17,6 +17,12 @@ pub(super) fn check_asked(flags: OpenFlags, complete: &Complete) -> Result<(), S
     let lacks = |(flag, check): &&(OpenFlags, Checks)| {
         flags.contains(*flag) && !complete.checks.contains(*check)
     };
+    if complete.deleted > 0 && !flags.contains(OpenFlags::DELETE) {
+        return Err(StreamViolation::Count {
+            what: "the number of files that the peer removed",
+            value: complete.deleted,
+        });
+    }
     let Some((flag, _)) = asked.iter().find(lacks) else {
         return Ok(());
     };

@@ -9,6 +9,8 @@ pub(super) struct RemoteProgress {
     pub(super) unchanged: u64,
     /// Blocks and bytes that its sink had when it last said so.
     pub(super) written: (u64, u64),
+    /// What it has removed.
+    pub(super) deleted: u64,
     /// Blocks that came damaged.
     pub(super) damaged: u64,
     /// How often it has said something new.

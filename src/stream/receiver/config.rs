@@ -42,6 +42,8 @@ pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
     /// What the sink answered to `takes_links`.
     pub(super) links: bool,
+    /// What the sink answered to `takes_deletions`.
+    pub(super) deletions: bool,
     pub(super) stream: StreamSettings,
     credits: Option<u32>,
     /// Threads for connections, once it is open.
@@ -61,6 +63,7 @@ impl ReceiverConfig {
     pub fn new(sink: impl SinkFactory) -> Self {
         Self {
             links: sink.takes_links(),
+            deletions: sink.takes_deletions(),
             sink: Arc::new(sink),
             stream: StreamSettings::of_receiver(),
             credits: None,

@@ -8,11 +8,12 @@ use crate::endpoint::ConnectionId;
 use crate::stream::rail::Rail;
 use crate::stream::wire::Features;
 
-/// What a receiver can do, with windows or without, and whether its sinks take links.
-pub(super) fn features(windows: bool, links: bool) -> Features {
+/// What a receiver can do, with windows or without, and what its sinks take.
+pub(super) fn features(windows: bool, links: bool, deletions: bool) -> Features {
     let mut features = Features::all();
     features.set(Features::BY_WRITE, windows);
     features.set(Features::LINKS, links);
+    features.set(Features::DELETE, deletions);
     features
 }
 

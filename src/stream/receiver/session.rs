@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::events::{EventSender, StreamEvent};
 use super::receive_slots::ReceiveSlots;
 use super::session_rails::SessionRails;
-use super::session_report::SessionReport;
+use super::session_report::{SessionReport, deleted_by};
 use super::session_sink::{SessionSink, reason_of};
 use super::session_stage::SessionStage;
 use super::side::{ReceiverTools, RemotePeer};
@@ -490,8 +490,15 @@ impl Session {
         let (Some(incoming), Some(offer)) = (&mut self.incoming, self.sink.offer()) else {
             return;
         };
+        // Without being asked for it, it says that it has removed nothing.
+        let deleted = if offer.delete {
+            deleted_by(self.sink.get())
+        } else {
+            0
+        };
+        let did = (read_back, deleted);
         self.report
-            .complete(incoming, offer, self.slots.is_some(), read_back);
+            .complete(incoming, offer, self.slots.is_some(), did);
         self.report.close(self.sink.get(), tools);
         let report = self.report.get().clone();
         tools

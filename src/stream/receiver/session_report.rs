@@ -8,6 +8,7 @@ use crate::stream::incoming::IncomingStream;
 use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
 use crate::stream::wire::Checks;
+use crate::stream::workers::guarded;
 use crate::stream::{Block, RefusalCode};
 
 /// Blocks that may come damaged before the stream is given up.
@@ -17,6 +18,11 @@ const DAMAGED_MAX: u64 = 1000;
 pub(super) struct SessionReport {
     report: StreamReport,
     pub(super) clock: SessionClock,
+}
+
+/// What a sink has removed.
+pub(super) fn deleted_by(sink: Option<&dyn BlockSink>) -> u64 {
+    sink.map_or(0, |sink| guarded(|| sink.deleted()).unwrap_or(0))
 }
 
 impl SessionReport {
@@ -64,26 +70,29 @@ impl SessionReport {
         finished: &Result<ReadBack, SinkError>,
     ) {
         self.report.placed = match finished {
-            Ok(_) => offer.map_or(0, |offer| offer.manifest.len() as u64),
+            Ok(_) | Err(SinkError::Delete { .. }) => {
+                offer.map_or(0, |offer| offer.manifest.len() as u64)
+            }
             Err(SinkError::Placed { placed, .. }) => *placed,
             Err(_) => 0,
         };
     }
 
-    /// All is there: the stream is completed, and its sender is to be told.
+    /// All is there: the stream is completed, and its sender is to be told, with how much the sink
+    /// has removed.
     pub(super) fn complete(
         &mut self,
         incoming: &mut IncomingStream,
         offer: &StreamOffer,
         by_write: bool,
-        read_back: ReadBack,
+        (read_back, deleted): (ReadBack, u64),
     ) {
         let mut checks = Checks::empty();
         checks.set(Checks::CRC32C, offer.crc32c);
         checks.set(Checks::SYNC, offer.sync);
         checks.set(Checks::READ_BACK, offer.read_back);
         let report = &mut self.report;
-        report.blake3 = incoming.complete(checks).blake3;
+        report.blake3 = incoming.complete(checks, deleted).blake3;
         report.entry_hashes = incoming.entry_hashes();
         report.blake3_compared = incoming.is_blake3_compared();
         report.transport = match by_write {
@@ -104,6 +113,7 @@ impl SessionReport {
     pub(super) fn close(&mut self, sink: Option<&dyn BlockSink>, tools: &ReceiverTools) {
         self.report.path = tools.path(sink);
         self.report.io = tools.io_stats(sink);
+        self.report.deleted = deleted_by(sink);
         self.clock.close(&mut self.report, tools.now());
     }
 }

@@ -217,13 +217,14 @@ fn offer_of(incoming: &IncomingStream) -> StreamOffer {
         read_back: has(OpenFlags::READ_BACK),
         restart: has(OpenFlags::RESTART),
         skip_unchanged: has(OpenFlags::SKIP_UNCHANGED) && may_skip,
+        delete: has(OpenFlags::DELETE),
     }
 }
 
 /// What a sender is told of a sink's error.
 pub(super) fn reason_of(error: &SinkError) -> (RefusalCode, String) {
     let cause = match error {
-        SinkError::Placed { error, .. } => error,
+        SinkError::Placed { error, .. } | SinkError::Delete { error, .. } => error,
         error => error,
     };
     let code = match cause {

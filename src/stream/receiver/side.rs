@@ -57,7 +57,8 @@ impl ReceiverTools {
     }
 
     fn features(&self) -> Features {
-        features(self.slot_pool.is_some(), self.config.links)
+        let config = &self.config;
+        features(self.slot_pool.is_some(), config.links, config.deletions)
     }
 
     /// The rail of a connection that a sender has made.

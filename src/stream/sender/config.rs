@@ -6,7 +6,7 @@ use crate::PeerAddr;
 use crate::clock::Clock;
 #[cfg(test)]
 use crate::endpoint::duplex::faults::FaultConfig;
-use crate::stream::{StreamError, StreamSettings};
+use crate::stream::{LeftOut, StreamError, StreamSettings};
 
 /// The settings of a [`StreamSender`](super::StreamSender): those that both sides have
 /// ([`StreamSettings`]), and its own:
@@ -142,6 +142,7 @@ impl Default for SlowPeer {
 /// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
 /// | `skip_unchanged` | files that are there, of that size and time, are kept | no | see there |
+/// | `delete` | what is at the receiver besides is removed | [`Deletion::None`] | see there |
 /// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
 /// | `retry_for` | time: a lost peer is tried again for so long | none | 1 ms to 24 h, or none |
@@ -159,6 +160,7 @@ pub struct SendOptions {
     pub(super) read_back: bool,
     pub(super) restart: bool,
     pub(super) skip_unchanged: bool,
+    pub(super) delete: Deletion,
     pub(super) slow: SlowPeer,
     pub(super) reconnects: u32,
     pub(super) retry_for: Option<Duration>,
@@ -179,6 +181,7 @@ impl Default for SendOptions {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            delete: Deletion::None,
             slow: SlowPeer::default(),
             reconnects: 8,
             retry_for: None,
@@ -251,6 +254,23 @@ impl SendOptions {
     #[must_use]
     pub fn skip_unchanged(mut self, yes: bool) -> Self {
         self.skip_unchanged = yes;
+        self
+    }
+
+    /// Whether what lies at the receiver in directories of the stream, or below them, and is not of
+    /// the stream is removed, once all of the stream is checked and in its place; as rsync's
+    /// `--delete` does. A receiver that [does not
+    /// allow](crate::stream::DirectorySink::allow_delete) it ends the stream, with code
+    /// [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE). How many files and
+    /// directories went is [reported](crate::stream::StreamReport::deleted).
+    ///
+    /// A source that has [skipped](crate::stream::LeftOut::Skipped) something is refused with this,
+    /// whatever it says: its copy would lose that. So is one with a
+    /// [filter](crate::stream::FileSourceBuilder::filter), unless
+    /// [`Deletion::ExtraUnlessProtected`] says that receivers know what it leaves out.
+    #[must_use]
+    pub fn delete(mut self, what: Deletion) -> Self {
+        self.delete = what;
         self
     }
 
@@ -329,6 +349,25 @@ impl SendOptions {
         self
     }
 
+    /// Whether a source may be sent with these options.
+    pub(super) fn check_source(&self, left_out: LeftOut) -> Result<(), StreamError> {
+        let (may, range) = match (self.delete, left_out) {
+            (Deletion::Extra, LeftOut::ByFilter) => (
+                0,
+                "0 where a filter leaves something out, which would be removed: have the receivers \
+                 protect that, and say so (Deletion::ExtraUnlessProtected)",
+            ),
+            (_, LeftOut::Skipped(_)) => (
+                0,
+                "0 where the source has skipped something, which would be removed: remove it \
+                 there, or leave it out by a filter that the receivers have, too",
+            ),
+            _ => (1, ""),
+        };
+        let asked = self.delete != Deletion::None;
+        setting("delete", asked.into(), 0, may, range)
+    }
+
     pub(super) fn check(&self) -> Result<(), StreamError> {
         let day = "10 ms to 24 h";
         time("stalled_after", self.stalled_after, 10, DAY, day)?;
@@ -351,6 +390,21 @@ impl SendOptions {
         let name = "skip_unchanged";
         setting(name, self.skip_unchanged.into(), 0, most, range)
     }
+}
+
+/// What a receiver removes of what it has besides a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Deletion {
+    /// Nothing.
+    #[default]
+    None,
+    /// What lies in directories of the stream, or below them, and is not of it.
+    Extra,
+    /// The same of a source with a filter, whose receivers protect what it leaves out
+    /// ([`DirectorySink::protect`](crate::stream::DirectorySink::protect)): what they don't protect
+    /// is removed.
+    ExtraUnlessProtected,
 }
 
 /// How blocks go to a peer.

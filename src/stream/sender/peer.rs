@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::attempts::{Attempts, AttemptsLimit};
-use super::config::Peer;
+use super::config::{Deletion, Peer};
 use super::outgoing_transfer::TransferState;
 use super::peer_blocks::Ready;
 use super::peer_clock::PeerClock;
@@ -487,6 +487,7 @@ impl TransferPeer {
         match outgoing.outcome() {
             Some(Ok(complete)) => {
                 self.report.blake3 = complete.blake3;
+                self.report.deleted = outgoing.deleted();
                 self.report.blake3_compared = complete.blake3.is_some() && outgoing.has_blake3();
                 self.end(Ok(()), with);
             }
@@ -665,6 +666,15 @@ impl TransferPeer {
             return Err(StreamError::GivenUp { code, reason });
         }
         let options = &with.transfer.options;
+        let deletes = options.delete != Deletion::None;
+        if deletes && !self.session.rails.first_can(Features::DELETE) {
+            let reason = "the receiver does not let senders have anything removed: where it may, \
+                          start it with fabricast recv --allow-delete \
+                          (DirectorySink::allow_delete); or send without --delete \
+                          (SendOptions::delete)";
+            let (code, reason) = (RefusalCode::FEATURE, reason.to_owned());
+            return Err(StreamError::GivenUp { code, reason });
+        }
         let wanted = (options.transport, self.no_windows);
         let block_bytes = plan.blocks.block_bytes();
         let session = &mut self.session;
@@ -677,6 +687,7 @@ impl TransferPeer {
         open.flags.set(OpenFlags::SKIP_UNCHANGED, skips);
         let says_sparse = plan.sparse && session.rails.first_can(Features::SPARSE);
         open.flags.set(OpenFlags::SPARSE, says_sparse);
+        open.flags.set(OpenFlags::DELETE, deletes);
         let home = self.session.rails.first().map_or(0, |rail| rail.number);
         let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
         outgoing.pause(with.transfer.paused);

@@ -8,6 +8,7 @@
 //!    a/b/file.h5          at the end: renamed to here; directories that were not here, as a whole
 //! ```
 
+mod extra;
 mod journal_file;
 mod links;
 mod partials;
@@ -19,8 +20,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -29,6 +30,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::extra::{NameFilter, Removal};
 pub use self::links::LinkTargets;
 use self::partials::Partials;
 use super::beneath::{Beneath, OpenDirectories, split};
@@ -67,6 +69,9 @@ pub struct DirectorySink {
     directory: Arc<Beneath>,
     access: FileAccess,
     links: LinkTargets,
+    /// Whether senders may have removed what is there besides.
+    allows_delete: bool,
+    protected: NameFilter,
 }
 
 /// How files are written.
@@ -93,6 +98,8 @@ impl DirectorySink {
                 back_end: BackEndChoice::Auto,
             },
             links: LinkTargets::default(),
+            allows_delete: false,
+            protected: NameFilter::default(),
         })
     }
 
@@ -119,6 +126,35 @@ impl DirectorySink {
     #[must_use]
     pub fn links(mut self, links: LinkTargets) -> Self {
         self.links = links;
+        self
+    }
+
+    /// Whether a sender may have removed what lies here in directories that it sends, or below
+    /// them, and that it does not have
+    /// ([`SendOptions::delete`](crate::stream::SendOptions::delete)): whoever may send can empty
+    /// any directory here then. Default: no, and a stream that asks for it is refused.
+    ///
+    /// It is done when all of a stream is in its place, and not if something of it failed. No
+    /// symbolic link is followed, and nothing on another file system is touched, nor what keeps the
+    /// rest of cut streams, nor what has a name that no stream can have. What can't be removed is
+    /// left, and the stream ends with [`SinkError::Delete`]. Two senders that send into one
+    /// directory at a time remove what the other one has just put there.
+    #[must_use]
+    pub fn allow_delete(mut self, yes: bool) -> Self {
+        self.allows_delete = yes;
+        self
+    }
+
+    /// What is not removed, though senders may have things removed: that for which `keep` is true,
+    /// and what lies below it. It is given the path below the outermost directory of the stream, as
+    /// [`FileSourceBuilder::filter`](crate::stream::FileSourceBuilder::filter) is: what a sender's
+    /// filter leaves out is protected where this one answers the opposite. The last one counts.
+    #[must_use]
+    pub fn protect(
+        mut self,
+        keep: impl Fn(&Path, EntryKind) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.protected = NameFilter::new(keep);
         self
     }
 
@@ -177,6 +213,10 @@ impl SinkFactory for DirectorySink {
     fn takes_links(&self) -> bool {
         self.links != LinkTargets::None
     }
+
+    fn takes_deletions(&self) -> bool {
+        self.allows_delete
+    }
 }
 
 impl DirectorySink {
@@ -185,6 +225,9 @@ impl DirectorySink {
             directory: Arc::clone(&self.directory),
             access: self.access,
             links: self.links,
+            protected: self.protected.clone(),
+            deletes: self.allows_delete && offer.delete,
+            deleted: AtomicU64::new(0),
             offer: offer.clone(),
             work: Mutex::new(None),
             any: AtomicBool::new(false),
@@ -199,6 +242,11 @@ struct Receiving {
     directory: Arc<Beneath>,
     access: FileAccess,
     links: LinkTargets,
+    protected: NameFilter,
+    /// Whether what is there besides is removed.
+    deletes: bool,
+    /// Files and directories that were.
+    deleted: AtomicU64,
     offer: StreamOffer,
     /// `None`: the sink is not open yet, or the stream is over.
     work: Mutex<Option<Arc<Partials>>>,
@@ -325,13 +373,16 @@ impl Receiving {
                     placed.set(placed.get() + 1);
                 }
             }
+            // Before directories get their times, which this changes.
+            let removed = self.remove_extra();
             self.dress_directories()?;
-            match self.offer.sync {
-                true => self.sync_names(),
-                false => Ok(()),
+            if self.offer.sync {
+                self.sync_names()?;
             }
+            removed
         };
         all().map_err(|error| match placed.get() {
+            _ if matches!(error, SinkError::Delete { .. }) => error,
             0 => error,
             placed => SinkError::Placed {
                 placed,
@@ -454,6 +505,15 @@ impl Receiving {
         Ok(())
     }
 
+    /// Removes what is there besides, where that is asked for and may be.
+    fn remove_extra(&self) -> Result<(), SinkError> {
+        if !self.deletes {
+            return Ok(());
+        }
+        let removal = Removal::new(&self.directory, &self.offer.manifest, &self.protected)?;
+        removal.run(&self.deleted)
+    }
+
     /// Rights and times of directories, when nothing more is made in them; the innermost first.
     fn dress_directories(&self) -> Result<(), SinkError> {
         let manifest = &self.offer.manifest;
@@ -571,11 +631,19 @@ impl BlockSink for Receiving {
         let sync_each = self.offer.sync && !self.syncs_all();
         let left_out = partials.left_out();
         unchanged::check(&self.directory, &self.offer, &left_out, sync_each)?;
-        self.place_all(&partials, |_| ())?;
+        let placed = self.place_all(&partials, |_| ());
+        // What is left of the stream is of use where something of it is not in its place.
+        if !matches!(placed, Ok(()) | Err(SinkError::Delete { .. })) {
+            return placed.map(|()| read_back);
+        }
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = None;
         self.remove(&partials);
-        Ok(read_back)
+        placed.map(|()| read_back)
+    }
+
+    fn deleted(&self) -> u64 {
+        self.deleted.load(Ordering::Relaxed)
     }
 
     fn abandon(&self) {
@@ -653,6 +721,7 @@ mod tests {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            delete: false,
         }
     }
 
@@ -760,6 +829,7 @@ mod tests {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            delete: false,
         };
         let sink = DirectorySink::new(to.path()).expect("it is there");
         let sink = sink.receiving(&offer);

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use self::holes::FileHoles;
 use self::identity::{Identity, changed, check};
-use super::{BlockSource, SourceError};
+use super::{BlockSource, LeftOut, SourceError};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::Stream;
 use crate::storage::{
@@ -54,6 +54,8 @@ pub struct FileSource {
     stamp: [u8; 16],
     skipped: u64,
     skipped_paths: Vec<Skipped>,
+    /// A filter has chosen what is sent.
+    filtered: bool,
     direct: DirectIo,
     back_end: BackEndChoice,
     open: OpenFiles,
@@ -362,6 +364,14 @@ impl BlockSource for FileSource {
             }
         }
         Ok(())
+    }
+
+    fn left_out(&self) -> LeftOut {
+        match self.skipped {
+            0 if self.filtered => LeftOut::ByFilter,
+            0 => LeftOut::Nothing,
+            skipped => LeftOut::Skipped(skipped),
+        }
     }
 }
 

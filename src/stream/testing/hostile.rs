@@ -178,7 +178,7 @@ fn open(manifest: &Manifest, plan: &BlockPlan, flags: OpenFlags) -> Open {
 fn send_to(input: &mut Input<'_>) {
     let manifest = files();
     let plan = Arc::new(BlockPlan::new(&manifest, 16));
-    let flags = OpenFlags::from_bits_truncate(input.byte() & 0x11);
+    let flags = OpenFlags::from_bits_truncate((input.byte() & 0x11).into());
     let mut outgoing = OutgoingStream::new(open(&manifest, &plan, flags), Arc::clone(&plan), 0);
     outgoing.add_rail(1);
     let mut lost = [false; 2];
@@ -288,7 +288,7 @@ fn receive_from(input: &mut Input<'_>) {
         }
         if incoming.is_whole() {
             assert!(incoming.have().is_full() && writing.is_empty());
-            incoming.complete(Checks::all());
+            incoming.complete(Checks::all(), 0);
         }
         if incoming.is_announced() {
             incoming.accept(BlockSet::new(incoming.plan().blocks()), 0, None);

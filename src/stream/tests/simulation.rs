@@ -18,8 +18,8 @@ use super::name::RelativeName;
 use super::outgoing::OutgoingStream;
 use super::slots::{SlotBook, SlotGrants};
 use super::wire::{
-    Accept, Checks, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Pack, Placed,
-    StreamIdentity, WINDOW_DESCRIPTOR_LEN, Window,
+    Accept, Checks, Complete, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Pack,
+    Placed, StreamIdentity, WINDOW_DESCRIPTOR_LEN, Window,
 };
 use crate::endpoint::duplex::faults::{Dice, Faults};
 
@@ -524,7 +524,7 @@ impl World {
             return false;
         };
         if incoming.is_whole() {
-            incoming.complete(Checks::CRC32C);
+            incoming.complete(Checks::CRC32C, 0);
             return true;
         }
         if self.writing.is_empty() {
@@ -868,6 +868,56 @@ fn a_peer_keeps_no_files_but_those_that_it_may() {
         }
         let said = outgoing.on_message(&Message::Accept(accept(unchanged)));
         assert_eq!(said.is_ok(), is_right, "{may_skip} {unchanged}: {said:?}");
+    }
+}
+
+/// A peer that has removed something though it was not asked to.
+#[test]
+fn a_peer_removes_nothing_but_where_it_may() {
+    for (may_delete, deleted, is_right) in [
+        (false, 0, true),
+        (false, 1, false),
+        (true, 0, true),
+        (true, u64::MAX, true),
+    ] {
+        let manifest = manifest(&[vec![]]);
+        let plan = Arc::new(BlockPlan::new(&manifest, 16));
+        let mut open = open(&manifest, &plan);
+        open.flags.set(OpenFlags::DELETE, may_delete);
+        let mut outgoing = OutgoingStream::new(open, plan, 0);
+        let speak = |outgoing: &mut OutgoingStream| {
+            while outgoing.next_control(0, 8192, &manifest).is_some() {
+                outgoing.on_control_sent(0);
+            }
+        };
+        speak(&mut outgoing);
+        let accept = Accept {
+            stream: 1,
+            granted: 8,
+            have_blocks: 0,
+            have_digest: 0,
+            slots: 0,
+            unchanged: 0,
+        };
+        let accepted = outgoing.on_message(&Message::Accept(accept));
+        accepted.expect("nothing is wrong with it");
+        outgoing.allow_finish();
+        speak(&mut outgoing);
+        let complete = Complete {
+            stream: 1,
+            checks: Checks::CRC32C,
+            digest: StreamDigest::new(0).digest(),
+            blocks: 0,
+            bytes: 0,
+            deleted,
+            blake3: None,
+        };
+        let said = outgoing.on_message(&Message::Complete(complete));
+        assert_eq!(said.is_ok(), is_right, "{may_delete} {deleted}: {said:?}");
+        let is_complete = matches!(outgoing.outcome(), Some(Ok(_)));
+        assert_eq!(is_complete, is_right, "{may_delete} {deleted}");
+        let counted = if is_right { deleted } else { 0 };
+        assert_eq!(outgoing.deleted(), counted, "{may_delete} {deleted}");
     }
 }
 

@@ -128,7 +128,8 @@ pub(super) struct OpenWire {
     pub(super) bytes: U64,
     pub(super) blocks: U64,
     pub(super) block_bytes: U32,
-    pub(super) reserved: [u8; 12],
+    pub(super) more_flags: u8,
+    pub(super) reserved: [u8; 11],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -232,7 +233,8 @@ pub(super) struct CompleteWire {
     pub(super) blocks: U64,
     pub(super) bytes: U64,
     pub(super) digest: U32,
-    pub(super) reserved: [u8; 28],
+    pub(super) deleted: U64,
+    pub(super) reserved: [u8; 20],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -147,7 +147,7 @@ fn open(wire: &HeaderWire, payload: &[u8]) -> Result<Open, WireError> {
     let identity: [u8; 32] = exactly(wire, payload)?;
     let open = Open {
         stream: wire.stream.get(),
-        flags: OpenFlags::from_bits_truncate(wire.flags),
+        flags: OpenFlags::from_bits_truncate(u16::from_le_bytes([wire.flags, body.more_flags])),
         block_bytes: body.block_bytes.get(),
         entries: body.entries.get(),
         manifest_bytes: body.manifest_bytes.get(),
@@ -351,6 +351,7 @@ fn complete(wire: &HeaderWire, payload: &[u8]) -> Result<Complete, WireError> {
         digest: body.digest.get(),
         blocks: body.blocks.get(),
         bytes: body.bytes.get(),
+        deleted: body.deleted.get(),
         blake3: hash(wire, payload)?,
     };
     match complete.checks.contains(Checks::BLAKE3) == complete.blake3.is_some() {

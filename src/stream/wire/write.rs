@@ -38,7 +38,7 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
         }
         Message::Proof(_) => new(0),
         Message::Pause(it) => new(if it.on { PAUSED } else { 0 }),
-        Message::Open(it) => new(it.flags.bits()).with(&open(it)),
+        Message::Open(it) => new(it.flags.bits().to_le_bytes()[0]).with(&open(it)),
         Message::Manifest(it) => new(0).with(&ManifestWire {
             first: it.first.into(),
             ..zeroed()
@@ -155,6 +155,7 @@ fn open(open: &Open) -> OpenWire {
         bytes: open.bytes.into(),
         blocks: open.blocks.into(),
         block_bytes: open.block_bytes.into(),
+        more_flags: open.flags.bits().to_le_bytes()[1],
         ..zeroed()
     }
 }
@@ -210,6 +211,7 @@ fn complete(complete: &Complete) -> CompleteWire {
         blocks: complete.blocks.into(),
         bytes: complete.bytes.into(),
         digest: complete.digest.into(),
+        deleted: complete.deleted.into(),
         ..zeroed()
     }
 }

@@ -117,6 +117,28 @@ pub(crate) struct RecvArgs {
     /// to: for senders that are trusted. Else a stream with such a link fails
     #[arg(long, conflicts_with = "discard")]
     pub(crate) any_links: bool,
+    /// Let senders have removed what lies in directories that they send and that they don't have
+    /// (`fabricast send --delete`): whoever may send here can empty any directory below this one
+    #[arg(long, conflicts_with_all = ["discard", "output"])]
+    pub(crate) allow_delete: bool,
+    /// With --allow-delete: never remove what matches this pattern, nor what lies below it; may
+    /// come several times. Patterns are those of `fabricast send --exclude`
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        value_parser = NamePattern::parse,
+        requires = "allow_delete"
+    )]
+    pub(crate) protect: Vec<NamePattern>,
+    /// Remove what matches this pattern, though --protect matches it, too
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        value_parser = NamePattern::parse,
+        requires = "protect",
+        hide = true
+    )]
+    pub(crate) unprotect: Vec<NamePattern>,
     /// Beside what arrives with BLAKE3 (`fabricast send --blake3`), write the hashes of all files
     /// of it into NAME.b3, in the form of `b3sum`; `fabricast verify NAME.b3` compares them
     #[arg(long, conflicts_with_all = ["discard", "output"])]
@@ -215,6 +237,13 @@ pub(crate) struct SendArgs {
     /// Send what matches this pattern, though --exclude matches it, too
     #[arg(long, value_name = "PATTERN", value_parser = NamePattern::parse, requires = "exclude")]
     pub(crate) include: Vec<NamePattern>,
+    /// When all has arrived, remove what receivers have in the directories that are sent, or below
+    /// them, and that is not there here. What --exclude leaves out stays, which only receivers know
+    /// of that are started over ssh, or this one when fetching: with --to or --slurm the two don't
+    /// go together. A receiver of --to has to allow it (`fabricast recv --allow-delete`). Nothing
+    /// is removed where something could not be sent, or is skipped
+    #[arg(long)]
+    pub(crate) delete: bool,
     /// What becomes of symbolic links in directories; those on the command line are followed
     #[arg(long, value_enum, default_value_t = Links::Keep)]
     pub(crate) links: Links,
@@ -223,7 +252,7 @@ pub(crate) struct SendArgs {
     #[arg(long)]
     pub(crate) any_links: bool,
     /// Print what would be sent or fetched, and how much it is, and send nothing: no receiver is
-    /// reached. --skip-unchanged, which receivers do, makes no difference
+    /// reached. --skip-unchanged and --delete, which receivers do, make no difference
     #[arg(short = 'n', long, conflicts_with = "slurm")]
     pub(crate) dry_run: bool,
     /// Name of what standard input gives, at the receivers

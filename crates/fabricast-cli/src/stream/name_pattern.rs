@@ -1,5 +1,6 @@
 //! `NamePattern`: which names of a tree `--exclude` and `--include` mean.
 
+use std::fmt;
 use std::path::Path;
 
 use fabricast::stream::EntryKind;
@@ -8,6 +9,8 @@ use glob::{MatchOptions, Pattern};
 /// A pattern of `--exclude` or `--include`.
 #[derive(Debug, Clone)]
 pub(crate) struct NamePattern {
+    /// As it was given.
+    text: String,
     pattern: Pattern,
     /// It is compared with the path, not with its last part.
     of_path: bool,
@@ -16,6 +19,7 @@ pub(crate) struct NamePattern {
 
 impl NamePattern {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let given = text.to_owned();
         let directories_only = text.ends_with('/');
         let text = text.strip_suffix('/').unwrap_or(text);
         let of_path = text.contains('/');
@@ -25,10 +29,17 @@ impl NamePattern {
         }
         let pattern = Pattern::new(text).map_err(|error| error.to_string())?;
         Ok(Self {
+            text: given,
             pattern,
             of_path,
             directories_only,
         })
+    }
+
+    /// Whether one of `these` means it, and none of `but`.
+    pub(crate) fn are_for(these: &[Self], but: &[Self], below: &Path, kind: EntryKind) -> bool {
+        let is_one = |of: &[Self]| of.iter().any(|it| it.matches(below, kind));
+        is_one(these) && !is_one(but)
     }
 
     /// Whether it means what has this path below the tree's directory.
@@ -47,6 +58,12 @@ impl NamePattern {
             require_literal_leading_dot: false,
         };
         compared.is_some_and(|name| self.pattern.matches_with(&name.to_string_lossy(), options))
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 

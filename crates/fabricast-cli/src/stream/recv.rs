@@ -20,6 +20,7 @@ use crate::parent::end_with_parent;
 use crate::say::say;
 use crate::stream::args::RecvArgs;
 use crate::stream::far::LibraryStart;
+use crate::stream::name_pattern::NamePattern;
 use crate::stream::report::result_to_json;
 use crate::stream::slurm::{self, Task};
 use crate::stream::{common_settings, device_buffers, open_domain};
@@ -218,6 +219,12 @@ fn config(
                 true => LinkTargets::Any,
                 false => LinkTargets::Within,
             });
+            let (protected, removed) = (args.protect.clone(), args.unprotect.clone());
+            let sink = sink
+                .allow_delete(args.allow_delete)
+                .protect(move |below, kind| {
+                    NamePattern::are_for(&protected, &removed, below, kind)
+                });
             if let Some(days) = args.forget_after {
                 let age = Duration::from_secs(u64::from(days) * 86_400);
                 sink.forget_partials(age).map_err(failed)?;

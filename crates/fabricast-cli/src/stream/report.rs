@@ -88,6 +88,7 @@ impl fmt::Display for Summary<'_> {
             Bytes(report.bytes as f64)
         )?;
         f.write_str(&there_already(report.resumed_bytes, report.unchanged))?;
+        f.write_str(&deleted_text(report.deleted))?;
         writeln!(
             f,
             "seconds      {seconds:.3} (until the receiver had written them)"
@@ -146,6 +147,14 @@ pub(crate) fn there_already(bytes: u64, unchanged: u64) -> String {
         (0, 0) => String::new(),
         (bytes, 0) => format!("resumed      {bytes} bytes were there\n"),
         (bytes, files) => format!("unchanged    {files} files: {bytes} bytes were there\n"),
+    }
+}
+
+/// A line of what was removed, or nothing.
+pub(crate) fn deleted_text(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => format!("deleted      {count} files and directories\n"),
     }
 }
 

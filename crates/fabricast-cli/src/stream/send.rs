@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    BlockSource, FileSource, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
-    SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
+    BlockSource, Deletion, FileSource, PeerOutcome, PresharedKey, SendOptions, SenderConfig,
+    SlowPeer, SourceError, SourceLinks, StreamSender, ThroughGpu, Transport,
 };
 
 use crate::failure::{End, Failure};
@@ -38,6 +38,9 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     end_with_parent(args.child)?;
     interrupt::watch()?;
     if let Some(shared) = &args.slurm.slurm {
+        if args.delete && !args.exclude.is_empty() {
+            return Err(excluded_is_unknown("--slurm"));
+        }
         let task = Task::of_environment()?;
         if !task.is_sender() {
             return slurm::receive_of_send(args, shared, &task);
@@ -46,7 +49,20 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         return slurm::send(args, shared, &task);
     }
     args.far.check()?;
-    match Route::of(args)? {
+    let route = Route::of(args)?;
+    if args.delete && !args.exclude.is_empty() {
+        let meets_others = match &route {
+            Route::Push(_, targets) => targets.iter().any(|it| matches!(it, Target::At(_))),
+            Route::Pull(..) => false,
+        };
+        if meets_others {
+            return Err(excluded_is_unknown("addresses (--to, --hosts)"));
+        }
+    }
+    if args.dry_run && args.delete {
+        eprintln!("--delete: what receivers would remove is not shown");
+    }
+    match route {
         Route::Push(paths, _) if args.dry_run => {
             let source = Source::of(args, &paths)?;
             source.list(Voice::of(args.common.json, args.quiet));
@@ -56,6 +72,15 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
         Route::Pull(from, _) if args.dry_run => far::pull::list(args, &from),
         Route::Pull(from, into) => far::pull::run(args, &from, &into),
     }
+}
+
+/// A receiver that this command does not start would remove what is left out.
+fn excluded_is_unknown(option: &str) -> Failure {
+    let text = format!(
+        "--delete with --exclude and {option}: a receiver that this command does not start does \
+         not know what is left out, and would remove it; send to HOST:DIR, or leave one of them out"
+    );
+    Failure::new(text).ends(End::Usage)
 }
 
 /// A receiver before it is known where it listens.
@@ -139,6 +164,13 @@ fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
     if args.sums {
         words.push("--sums".to_owned());
     }
+    if args.delete {
+        words.push("--allow-delete".to_owned());
+        let protected = args.exclude.iter().map(|it| format!("--protect={it}"));
+        words.extend(protected);
+        let sent = args.include.iter().map(|it| format!("--unprotect={it}"));
+        words.extend(sent);
+    }
     if args.by == By::Write {
         words.push(format!("--windows={}", args.common.buffers.unwrap_or(16)));
     }
@@ -155,11 +187,12 @@ pub(crate) struct Source {
 impl Source {
     /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
     pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
-        let (left_out, kept) = (args.exclude.clone(), args.include.clone());
-        let mut builder = FileSource::builder().filter(move |below, kind| {
-            let is_one = |of: &[NamePattern]| of.iter().any(|it| it.matches(below, kind));
-            !is_one(&left_out) || is_one(&kept)
-        });
+        let mut builder = FileSource::builder();
+        if !args.exclude.is_empty() {
+            let (left_out, kept) = (args.exclude.clone(), args.include.clone());
+            builder = builder
+                .filter(move |below, kind| !NamePattern::are_for(&left_out, &kept, below, kind));
+        }
         builder = builder.links(match args.links {
             Links::Keep => SourceLinks::Keep,
             Links::Follow => SourceLinks::Follow,
@@ -247,9 +280,10 @@ impl Sending<'_> {
         let ways = Ways::open(&args.common, &args.far.rails(), &peers)?;
         let sender = StreamSender::over(ways.domains(), config(args, key)).map_err(Failure::of)?;
         let to = ways.peers();
+        let options = options(args).delete(deletion(args, &source.files));
         let transfer = match gpu {
-            None => sender.send(source.files, to, options(args)),
-            Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options(args)),
+            None => sender.send(source.files, to, options),
+            Some(gpu) => sender.send(ThroughGpu::new(source.files, gpu), to, options),
         };
         let transfer = transfer.map_err(Failure::of)?;
         let mut progress = Progress::new(voice);
@@ -310,6 +344,22 @@ fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
             Err(Failure::new(text).ends(End::Skipped))
         }
         false => Ok(()),
+    }
+}
+
+/// What receivers remove. Of what is skipped here nobody knows whether it is theirs to remove.
+fn deletion(args: &SendArgs, source: &FileSource) -> Deletion {
+    match source.skipped() {
+        _ if !args.delete => Deletion::None,
+        0 if args.exclude.is_empty() => Deletion::Extra,
+        0 => Deletion::ExtraUnlessProtected,
+        skipped => {
+            eprintln!(
+                "--delete: nothing is removed, since {skipped} of what is to be sent is skipped: \
+                 leave it out by --exclude, or remove it"
+            );
+            Deletion::None
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn shell_in(dir: &Path, body: &str) -> PathBuf {
     path
 }
 
-fn plain_shell(dir: &Path) -> PathBuf {
+pub(crate) fn plain_shell(dir: &Path) -> PathBuf {
     let body = format!(
         r#"echo "$1" >>"{}/hosts"; shift
         SSH_CONNECTION="{node} 50000 {node} 22" exec sh -c "$*""#,
@@ -35,7 +35,7 @@ fn plain_shell(dir: &Path) -> PathBuf {
 }
 
 /// `fabricast send` over that shell.
-fn send(program: &Path, shell: &Path, more: &[&str]) -> Command {
+pub(crate) fn send(program: &Path, shell: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(["send", "--provider", provider(), "--block", "64K", "--rsh"]);
     command.arg(shell).arg("--remote-path").arg(program);
@@ -43,11 +43,11 @@ fn send(program: &Path, shell: &Path, more: &[&str]) -> Command {
     command
 }
 
-fn end_of(command: &mut Command) -> Ended {
+pub(crate) fn end_of(command: &mut Command) -> Ended {
     Process::start_command(command).end()
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 

@@ -1,5 +1,6 @@
 //! The command `fabricast`, as a user runs it.
 
+mod delete;
 mod doctor;
 mod far;
 mod info;

@@ -159,7 +159,7 @@ impl Running {
     }
 
     /// A sender to it, which is not told yet what it is to send.
-    fn sender(&self, program: &Path) -> Command {
+    pub(crate) fn sender(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(["send", "--provider", provider(), "--block", "64K"]);
         command.args(["--to", &self.address]);

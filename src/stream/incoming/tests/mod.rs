@@ -108,7 +108,12 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
         it.features = Features::all()
     });
     assert_eq!(hashed.0, RefusalCode::BLOCKS, "blocks of 10 bytes");
-    for flags in [OpenFlags::BLAKE3, OpenFlags::READ_BACK, OpenFlags::BY_WRITE] {
+    for flags in [
+        OpenFlags::BLAKE3,
+        OpenFlags::READ_BACK,
+        OpenFlags::BY_WRITE,
+        OpenFlags::DELETE,
+    ] {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);
     }
@@ -491,7 +496,7 @@ fn content_with_another_hash_is_not_complete() {
         let mut incoming = hashed(said);
         assert!(incoming.is_whole());
         assert_eq!(incoming.is_blake3_compared(), compared);
-        incoming.complete(Checks::CRC32C);
+        incoming.complete(Checks::CRC32C, 0);
         match incoming.next_control() {
             Some(Message::Complete(complete)) => assert_eq!(complete.blake3, Some(right)),
             other => panic!("{other:?}"),

@@ -54,6 +54,10 @@ pub(super) struct TreeFilter(Option<Arc<Keep>>);
 type Keep = dyn Fn(&Path, EntryKind) -> bool + Send + Sync;
 
 impl TreeFilter {
+    pub(super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn takes(&self, below: &Path, kind: EntryKind) -> bool {
         self.0.as_ref().is_none_or(|keep| keep(below, kind))
     }

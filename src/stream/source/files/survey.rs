@@ -156,6 +156,7 @@ impl Survey {
             stamp: stamp.finish(),
             skipped: self.skipped,
             skipped_paths: self.skipped_paths,
+            filtered: self.filter.is_some(),
             direct,
             back_end,
             open: OpenFiles::default(),

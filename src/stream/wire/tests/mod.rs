@@ -83,7 +83,7 @@ fn handshake_has_these_bytes() {
 fn opening_has_these_bytes() {
     let open = Open {
         stream: STREAM,
-        flags: OpenFlags::CRC32C | OpenFlags::RESTART,
+        flags: OpenFlags::CRC32C | OpenFlags::RESTART | OpenFlags::DELETE,
         block_bytes: 0x1000,
         entries: 2,
         manifest_bytes: 0x3a,
@@ -97,7 +97,7 @@ fn opening_has_these_bytes() {
     let body: &[&[u8]] = &[
         &[2, 0, 0, 0, 0, 0, 0, 0, 0x3a, 0, 0, 0, 0, 0, 0, 0],
         &[1, 0, 1, 0, 0, 0, 0, 0, 0x12, 0, 0, 0, 0, 0, 0, 0],
-        &[0, 0x10, 0, 0],
+        &[0, 0x10, 0, 0, 1],
     ];
     let identity = [[5; 16], [6; 16]].concat();
     golden(Message::Open(open), bytes(3, 0x11, S, 32, body), &identity);
@@ -331,10 +331,11 @@ fn how_a_receiver_ends_has_these_bytes() {
         digest: 0x0403_0201,
         blocks: 0x11,
         bytes: 0x22,
+        deleted: 0x33,
         blake3: Some([4; 32]),
     };
     let body: &[&[u8]] = &[&[
-        0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4,
+        0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 0x33,
     ]];
     golden(
         Message::Complete(complete),
@@ -485,6 +486,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             digest: 3,
             blocks: 4,
             bytes: 5,
+            deleted: 6,
             blake3: None,
         }),
         Message::Failed(Failed {

@@ -21,7 +21,7 @@ use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
 use crate::stream::recv::{self, GOODBYE};
-use crate::stream::report::{Voice, there_already};
+use crate::stream::report::{Voice, deleted_text, there_already};
 use crate::stream::ways::rails_text;
 
 /// How often it is looked whether somebody asked for an end.
@@ -35,6 +35,9 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let mut near = near_recv(&args.common, into)?;
     near.any_links = args.any_links;
     near.sums = args.sums;
+    near.allow_delete = args.delete;
+    near.protect.clone_from(&args.exclude);
+    near.unprotect.clone_from(&args.include);
     make_directory(into)?;
     let hello = far.hello()?;
     let bytes = key_bytes(&args.common)?;
@@ -176,6 +179,7 @@ fn summary(name: &str, result: &Value) -> String {
     );
     let count = |key: &str| result[key].as_u64().unwrap_or_default();
     text += &there_already(count("resumed_bytes"), count("unchanged"));
+    text += &deleted_text(count("deleted"));
     text += &rails_text(&result["rails"]);
     let (seconds, rate) = (number("seconds"), number("rate"));
     text + &format!("seconds      {seconds:.3}\nrate         {}/s", Bytes(rate))
