@@ -26,7 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec,
+    Timestamps,
 };
 use rustix::io::Errno;
 
@@ -40,6 +41,7 @@ use crate::clock::Clock;
 use crate::cuda::Stream;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
 use crate::stream::Block;
+use crate::stream::block_set::BlockSet;
 use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::open_files::FileCounts;
 use crate::stream::{Entry, EntryKind};
@@ -296,13 +298,17 @@ impl Receiving {
     }
 
     /// Whether everything could be put where it belongs, as far as that can be known before the
-    /// first rename.
-    fn check_targets(&self, stop: &Stop) -> Result<(), SinkError> {
+    /// first rename. `look` is shown what there is, file by file and link by link.
+    fn check_targets(
+        &self,
+        stop: &Stop,
+        mut look: impl FnMut(usize, &Entry<'_>, Option<&Stat>) -> Result<(), SinkError>,
+    ) -> Result<(), SinkError> {
         let work = rustix::fs::fstat(self.directory.fd());
         let device = work.map_err(|error| SinkError::os(b".", error))?.st_dev;
         let mut checked = None;
         let mut there = None;
-        for entry in self.offer.manifest.iter() {
+        for (number, entry) in self.offer.manifest.iter().enumerate() {
             stop.check()?;
             let name = entry.name.as_bytes();
             let failed = |error: io::Error| SinkError::os(name, error);
@@ -314,17 +320,21 @@ impl Receiving {
                 there = self.check_parent(parent, device).map_err(failed)?;
                 checked = Some(parent);
             }
-            let is_directory = entry.kind == EntryKind::Directory;
-            let Some(there) = there.as_ref().filter(|_| !is_directory) else {
+            if entry.kind == EntryKind::Directory {
                 continue;
-            };
-            match there.stat_here(last) {
-                Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+            }
+            let found = match there.as_ref().map(|there| there.stat_here(last)) {
+                Some(Ok(found))
+                    if FileType::from_raw_mode(found.st_mode) == FileType::Directory =>
+                {
                     return Err(SinkError::os(name, Errno::ISDIR));
                 }
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-                _ => {}
-            }
+                Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed(error));
+                }
+                found => found.and_then(Result::ok),
+            };
+            look(number, &entry, found.as_ref())?;
         }
         Ok(())
     }
@@ -570,15 +580,24 @@ impl Receiving {
 impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
         // Said before anything is sent, as far as it is so by then.
-        self.check_targets(stop)?;
+        let entries = match self.offer.skip_unchanged {
+            true => self.offer.manifest.len() as u64,
+            false => 0,
+        };
+        let mut alike = BlockSet::new(entries);
+        self.check_targets(stop, |number, entry, found| {
+            if entries > 0 && found.is_some_and(|found| unchanged::is_as(found, entry)) {
+                alike.insert(number as u64);
+            }
+            Ok(())
+        })?;
         let files = (self.access, self.links, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let mut have = partials.prove(stop)?;
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
         if self.offer.skip_unchanged {
-            let found = unchanged::find(&self.directory, &self.offer, &mut have, stop)?;
-            partials.leave_out(found);
+            partials.leave_out(unchanged::keep(alike, &self.offer, &mut have));
         }
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
@@ -624,13 +643,22 @@ impl BlockSink for Receiving {
             true => partials.read_back(stop)?,
             false => ReadBack::default(),
         };
-        self.check_targets(stop)?;
+        let sync_each = self.offer.sync && !self.syncs_all();
+        let left_out = partials.left_out();
+        let mut unsettled = Vec::new();
+        self.check_targets(stop, |number, entry, found| {
+            if left_out.contains(number as u64) {
+                let has_rights = unchanged::check(entry, found)?;
+                if sync_each || !has_rights {
+                    unsettled.push(number);
+                }
+            }
+            Ok(())
+        })?;
         self.dress_files(&partials, stop)?;
         self.sync_content(&partials)?;
         stop.check()?;
-        let sync_each = self.offer.sync && !self.syncs_all();
-        let left_out = partials.left_out();
-        unchanged::check(&self.directory, &self.offer, &left_out, sync_each)?;
+        unchanged::settle(&self.directory, &self.offer, &unsettled, sync_each)?;
         let placed = self.place_all(&partials, |_| ());
         // What is left of the stream is of use where something of it is not in its place.
         if !matches!(placed, Ok(()) | Err(SinkError::Delete { .. })) {
@@ -839,7 +867,8 @@ mod tests {
             sink.write(block, crc32c(b"x"), b"x").expect("written");
         }
         let partials = sink.partials().expect("open");
-        sink.check_targets(&stop).expect("nothing is in the way");
+        let checked = sink.check_targets(&stop, |_, _, _| Ok(()));
+        checked.expect("nothing is in the way");
         let in_the_way = to.path().join("b");
         let placed = sink.place_all(&partials, |number| {
             if number == 1 {

@@ -228,15 +228,12 @@ impl Partials {
         made.collect()
     }
 
-    /// The entry of a small file of which a block is all there is; not where what its owner may
-    /// not write would be left to be gone on with.
+    /// The entry of a small file of which a block is all there is.
     fn whole_entry(&self, checked: &CheckedBlock<'_>) -> Option<Entry<'_>> {
         let access = (self.access.direct, self.access.back_end);
         let entry = self.offer.manifest.get(checked.block.entry)?;
         let is_all = checked.block.offset == 0 && entry.size == checked.bytes.len() as u64;
-        let is_open_to_owner = entry.mode & OWN_MODE == OWN_MODE;
-        let is_plain = entry.kind == EntryKind::File && !entry.sparse;
-        let is_whole = is_all && is_open_to_owner && is_plain;
+        let is_whole = is_all && is_made_with_rights(&entry) && !entry.sparse;
         (is_whole && is_moved_whole(access, Direction::Write, entry.size)).then_some(entry)
     }
 
@@ -434,14 +431,21 @@ impl Partials {
         if is_link(&entry) {
             return self.finish_link(number, entry);
         }
+        let os = |error| SinkError::os(entry.name.as_bytes(), error);
         // One without bytes was never written; any other one is there.
+        if entry.size == 0
+            && is_made_with_rights(&entry)
+            && let Some(file) = self.make_whole(&entry).map_err(os)?
+        {
+            return dress(&file, &entry).map_err(os);
+        }
         let finished = self.with_descriptor(number, entry.size == 0, |fd| {
             if u64::try_from(fstat(fd)?.st_size) != Ok(entry.size) {
                 ftruncate(fd, entry.size)?;
             }
             dress(fd, &entry)
         })?;
-        finished.map_err(|error| SinkError::os(entry.name.as_bytes(), error))?;
+        finished.map_err(os)?;
         self.files.close(number);
         Ok(())
     }
@@ -567,6 +571,12 @@ impl Partials {
 }
 
 const ELOOP: Option<i32> = Some(libc::ELOOP);
+
+/// Whether it is made with the rights that it is to have: not what its owner may not write, which
+/// would be left to be gone on with.
+fn is_made_with_rights(entry: &Entry<'_>) -> bool {
+    entry.kind == EntryKind::File && entry.mode & OWN_MODE == OWN_MODE
+}
 
 fn is_link(entry: &Entry<'_>) -> bool {
     entry.kind == EntryKind::Link

@@ -3,17 +3,17 @@
 
 use std::io;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync, fstat};
 
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
-use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
+use crate::stream::sink::{Kept, SinkError, StreamOffer};
 use crate::stream::{Entry, EntryKind, Modified};
 
 /// Whether a file is what an entry says, as far as that can be told without its content. Of an
 /// entry without a time, such as a buffer's, nothing can be told: each content of one size would be
 /// taken for the one before.
-fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
+pub(super) fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
     let kind = match entry.kind {
         EntryKind::Link => FileType::Symlink,
         _ => FileType::RegularFile,
@@ -25,83 +25,69 @@ fn is_as(found: &Stat, entry: &Entry<'_>) -> bool {
         && u64::from(entry.modified.nanoseconds) == found.st_mtime_nsec
 }
 
-/// Finds them, and adds them to what is kept, unread. The numbers of their entries.
-///
-/// # Errors
-/// It is to stop.
-pub(super) fn find(
-    directory: &Beneath,
-    offer: &StreamOffer,
-    kept: &mut Kept,
-    stop: &Stop,
-) -> Result<BlockSet, SinkError> {
-    let mut unchanged = BlockSet::new(offer.manifest.len() as u64);
-    let open = OpenDirectories::default();
-    for (number, entry) in offer.manifest.iter().enumerate() {
-        stop.check()?;
-        let mut blocks = offer.plan.of_entry(number);
-        // A stream that was cut has left a part of it: that is gone on with.
-        if entry.kind == EntryKind::Directory || blocks.any(|it| kept.blocks().contains(it)) {
-            continue;
-        }
-        if is_there(directory, &open, &entry) {
-            kept.add_unread(offer, number);
-            unchanged.insert(number as u64);
+/// Adds files that are there as their entries say to what is kept, unread; but one of which a
+/// stream that was cut has left a part: that is gone on with. The numbers of those that are kept.
+pub(super) fn keep(mut alike: BlockSet, offer: &StreamOffer, kept: &mut Kept) -> BlockSet {
+    let all: Vec<u64> = alike.ranges(0).flatten().collect();
+    for number in all {
+        // It is that of an entry.
+        let entry = number as usize;
+        match offer
+            .plan
+            .of_entry(entry)
+            .any(|it| kept.blocks().contains(it))
+        {
+            true => drop(alike.remove(number)),
+            false => kept.add_unread(offer, entry),
         }
     }
-    Ok(unchanged)
+    alike
 }
 
-/// Whether the file of an entry is there, as the entry says.
-fn is_there(directory: &Beneath, open: &OpenDirectories, entry: &Entry<'_>) -> bool {
-    let (parent, last) = split(entry.name.as_bytes());
-    let parent = open.get(directory, parent, false);
-    let found = parent.and_then(|parent| parent.stat_here(last));
-    found.is_ok_and(|found| is_as(&found, entry))
+/// Whether the file of an entry, which is still there as the entry says, has the sender's rights.
+///
+/// # Errors
+/// It was changed meanwhile.
+pub(super) fn check(entry: &Entry<'_>, found: Option<&Stat>) -> Result<bool, SinkError> {
+    let Some(found) = found.filter(|found| is_as(found, entry)) else {
+        let name = &entry.name;
+        let text = format!("{name}: it was changed here while the stream came: send it again");
+        return Err(SinkError::Other(text));
+    };
+    // A link has no rights of its own.
+    Ok(entry.kind == EntryKind::Link || Mode::from_raw_mode(found.st_mode) == rights_of(entry))
 }
 
-/// Sees to it that they still are what they were, and have the sender's rights; and, if that is
-/// asked for, that each of them is on the device, where whoever wrote it may not have put it.
+fn rights_of(entry: &Entry<'_>) -> Mode {
+    Mode::from_raw_mode(u32::from(entry.mode & 0o777))
+}
+
+/// Gives these files the sender's rights; and, if that is asked for, sees to it that each of them is
+/// on the device, where whoever wrote it may not have put it.
 ///
 /// # Errors
 /// One was changed meanwhile, or can't be given its rights or be synced.
-pub(super) fn check(
+pub(super) fn settle(
     directory: &Beneath,
     offer: &StreamOffer,
-    unchanged: &BlockSet,
+    files: &[usize],
     sync_each: bool,
 ) -> Result<(), SinkError> {
     let open = OpenDirectories::default();
-    for number in unchanged.ranges(0).flatten() {
-        let Some(entry) = usize::try_from(number)
-            .ok()
-            .and_then(|at| offer.manifest.get(at))
-        else {
+    for entry in files.iter().filter_map(|file| offer.manifest.get(*file)) {
+        // A link is synced with its directory.
+        if entry.kind == EntryKind::Link {
             continue;
-        };
+        }
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
         let (parent, last) = split(name);
         let parent = open.get(directory, parent, false).map_err(failed)?;
-        let found = parent.stat_here(last).map_err(failed)?;
-        if !is_as(&found, &entry) {
-            let name = &entry.name;
-            let text = format!("{name}: it was changed here while the stream came: send it again");
-            return Err(SinkError::Other(text));
-        }
-        // A link has no rights of its own, and is synced with its directory.
-        if entry.kind == EntryKind::Link {
-            continue;
-        }
-        let mode = Mode::from_raw_mode(u32::from(entry.mode & 0o777));
-        let has_rights = Mode::from_raw_mode(found.st_mode) == mode;
-        if has_rights && !sync_each {
-            continue;
-        }
         let file = parent.open_here(last, OFlags::RDONLY, Mode::empty());
         let file = file.map_err(failed)?;
-        if !has_rights {
-            fchmod(&file, mode).map_err(|error| failed(error.into()))?;
+        let found = fstat(&file).map_err(|error| failed(error.into()))?;
+        if !check(&entry, Some(&found))? {
+            fchmod(&file, rights_of(&entry)).map_err(|error| failed(error.into()))?;
         }
         if sync_each {
             fdatasync(&file).map_err(|error| failed(error.into()))?;
