@@ -142,7 +142,7 @@ impl Machines {
     fn send_by_shell(&self, dir: &Path) -> Command {
         let program = program().expect("it is there");
         let body = format!(
-            r#"shift; SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22"
+            r#"shift; export SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22"
             exec nsenter -t {} -m -n -- sh -c "$*""#,
             self.holders[1].0.id()
         );
