@@ -64,8 +64,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         false => args.listen.clone(),
     };
     let receiver = open(args, dir, &at, key, start)?;
-    let addrs = receiver.local_addrs().iter().map(ToString::to_string);
-    let line = format!("listening on {}", addrs.collect::<Vec<_>>().join(","));
+    let line = listening_line(&receiver);
     match spool {
         Some(_) => eprintln!("{line}"),
         None => say(line),
@@ -84,11 +83,8 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
             (Some(spool), StreamEvent::Complete(stream, _)) => Some(put_out(spool.path(), stream)),
             _ => tell(args, &news),
         };
-        // A stranger ends nothing.
-        let is_stranger =
-            matches!(news, StreamEvent::Refused { code, .. } if code == RefusalCode::KEY);
         if (args.once || spool.is_some())
-            && !is_stranger
+            && !is_of_stranger(&news)
             && let Some(result) = ended
         {
             receiver.close(Instant::now() + GOODBYE);
@@ -98,6 +94,16 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
             eprintln!("fabricast: {failure}");
         }
     }
+}
+
+fn listening_line(receiver: &StreamReceiver) -> String {
+    let addrs = receiver.local_addrs().iter().map(ToString::to_string);
+    format!("listening on {}", addrs.collect::<Vec<_>>().join(","))
+}
+
+/// Whether this is only that somebody without the key was refused.
+fn is_of_stranger(news: &StreamEvent) -> bool {
+    matches!(news, StreamEvent::Refused { code, .. } if *code == RefusalCode::KEY)
 }
 
 fn spool_failed(error: io::Error) -> Failure {

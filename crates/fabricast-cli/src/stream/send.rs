@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::say::say;
 use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
 use crate::stream::dry_run;
 use crate::stream::far::place::FarPlace;
-use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
+use crate::stream::far::{self, FarEnd, Hello, LibraryStart, Request, Role};
 use crate::stream::name_pattern::NamePattern;
 use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
@@ -114,17 +115,11 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
     for receiver in &mut starting {
         if let Starting::Far(place, end) = receiver {
             let hello = end.hello()?;
-            let rails = far::rails(args, &hello.devices, hello.came_from);
-            let meet = match hello.came_in {
-                _ if !rails.is_empty() => rails,
-                Some(_) => Vec::new(),
-                None => vec![far::way_out(&hello.devices)],
-            };
             end.ask(&Request {
                 role: Role::Receive,
                 args: far_recv_args(args, &place.path),
                 key: key.clone().unwrap_or_default(),
-                meet,
+                meet: meet(args, &hello),
                 paths: Vec::new(),
                 to: Vec::new(),
             })?;
@@ -156,6 +151,17 @@ fn push(args: &SendArgs, paths: &[PathBuf], targets: &[Target]) -> Result<(), Fa
         }
     }
     result
+}
+
+/// The addresses of this machine that a far end is to be reached from; none: where it was reached
+/// from by the shell.
+fn meet(args: &SendArgs, hello: &Hello) -> Vec<IpAddr> {
+    let rails = far::rails(args, &hello.devices, hello.came_from);
+    match hello.came_in {
+        _ if !rails.is_empty() => rails,
+        Some(_) => Vec::new(),
+        None => vec![far::way_out(&hello.devices)],
+    }
 }
 
 /// The arguments of a far end's `recv`.

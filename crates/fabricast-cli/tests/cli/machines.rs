@@ -142,7 +142,7 @@ impl Machines {
     fn send_by_shell(&self, dir: &Path) -> Command {
         let program = program().expect("it is there");
         let body = format!(
-            r#"shift; SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22"
+            r#"shift; export SSH_CONNECTION="10.82.0.1 50000 10.82.0.2 22"
             exec nsenter -t {} -m -n -- sh -c "$*""#,
             self.holders[1].0.id()
         );
@@ -215,8 +215,11 @@ fn receivers_on_different_networks_are_each_reached_from_the_address_on_theirs()
     for receiver in &receivers {
         command.args(["--to", &receiver.address]);
     }
+    // One without a route is no reason that the others have nothing.
+    command.args(["--to", "10.99.0.9:1"]);
     let sent = Process::start_command(command.arg(&path)).end();
-    sent.assert_ok();
+    sent.assert_failed(3, "10.99.0.9:1: could not connect");
+    assert_eq!(sent.stdout.matches("bytes        3000000").count(), 2);
     for (receiver, dir) in receivers.into_iter().zip(&dirs) {
         receiver.process.end().assert_ok();
         let arrived = fs::read(dir.join("file")).expect("it arrived");
