@@ -58,21 +58,22 @@ impl Connections {
     /// A place for a new connection; waits a little for one. `None`: there is none.
     pub(crate) async fn place(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let client = network(address);
-        if let Some(connection) = self.take(client) {
+        if let Some(connection) = self.take(address) {
             return Some(connection);
         }
         let _arriving = Arrival::new(self, client)?;
         let end = Instant::now() + ARRIVAL;
         while Instant::now() < end {
             tokio::time::sleep(TICK).await;
-            if let Some(connection) = self.take(client) {
+            if let Some(connection) = self.take(address) {
                 return Some(connection);
             }
         }
         None
     }
 
-    fn take(self: &Arc<Self>, client: IpAddr) -> Option<Connection> {
+    fn take(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
+        let client = network(address);
         let mut table = self.table();
         let its = table.count(client);
         if its >= EACH {
@@ -89,6 +90,7 @@ impl Connections {
         };
         table.served.insert(id, entry);
         Some(Connection {
+            address,
             client,
             pace,
             given_up,
@@ -137,6 +139,8 @@ fn network(address: IpAddr) -> IpAddr {
 /// A connection's place.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    /// Where the client asks from.
+    pub(crate) address: IpAddr,
     /// Whose it is.
     pub(crate) client: IpAddr,
     pub(crate) pace: Arc<Pace>,

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use fabricast::Fabric;
 use fabricast::fabric::EndpointKind;
+use fabricast::object::ClientNetworks;
 use say::say;
 
 /// Whatever went wrong, told in one line.
@@ -87,6 +88,16 @@ struct ServeArgs {
     /// Seconds after which a client is given up that sends or reads less than 16 KiB in them
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     stall: u64,
+    /// Networks that clients may be in whose memory tokens name, such as 10.0.0.0/8, with commas
+    /// between them, or `any`: bytes go to and come from nowhere else [default: the address that
+    /// asks]
+    #[arg(
+        long,
+        value_name = "NETWORKS",
+        default_value = "asker",
+        hide_default_value = true
+    )]
+    clients: ClientNetworks,
     #[command(flatten)]
     rdma: RdmaArgs,
 }

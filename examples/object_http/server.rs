@@ -39,6 +39,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let service = Arc::new(Service {
         store: Arc::new(FileStore::open(&args.directory)?),
         pieces: Pieces::new(server.domain(), Mover::start(&server)?)?,
+        server,
+        clients: args.clients.clone(),
         bucket: args.bucket.clone(),
         stall: Duration::from_secs(args.stall),
     });

@@ -1,12 +1,13 @@
 //! `Service`: what a request is answered with, by RDMA or in bodies.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fabricast::object::{
-    ObjectInfo, ObjectName, ObjectStore, PutCondition, RdmaToken, StoreError, StoredObject,
-    TokenError,
+    ClientNetworks, ObjectInfo, ObjectName, ObjectServer, ObjectStore, PutCondition, RdmaToken,
+    StoreError, StoredObject, TokenError,
 };
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
@@ -29,6 +30,9 @@ use crate::request::{self, Asked, Place, REPLY, TRANSFERRED};
 pub(crate) struct Service {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) pieces: Pieces,
+    pub(crate) server: ObjectServer,
+    /// Where clients may be whose memory tokens name.
+    pub(crate) clients: ClientNetworks,
     pub(crate) bucket: String,
     /// Who is waited for so long is given up.
     pub(crate) stall: Duration,
@@ -182,6 +186,13 @@ impl Service {
         reply
     }
 
+    /// Bytes go nowhere but to networks that clients may be in: a token is a client's word.
+    fn check_asker(&self, token: &RdmaToken, client: &Connection) -> Result<(), NotDone> {
+        let asker = SocketAddr::new(client.address, 0).into();
+        let checked = self.server.check_asker(&self.clients, token, &asker);
+        checked.map_err(|refused| NotDone::Declined(refused.to_string()))
+    }
+
     /// Writes a range into the client's window.
     async fn by_token(
         &self,
@@ -191,6 +202,7 @@ impl Service {
         client: &Connection,
     ) -> Result<(), NotDone> {
         let token = token.map_err(|error| NotDone::Declined(error.to_string()))?;
+        self.check_asker(&token, client)?;
         if range.end - range.start > token.len() {
             let reason = "the token's window is shorter than what is asked for";
             return Err(NotDone::Declined(reason.to_owned()));
@@ -242,6 +254,11 @@ impl Service {
                 return Ok(reply::error(status, "MissingContentLength", message));
             }
         };
+        if let Some(Ok(token)) = &token
+            && let Err(NotDone::Declined(reason)) = self.check_asker(token, client)
+        {
+            return Ok(declined(&reason));
+        }
         let begun = self.blocking(move |store| store.begin(&name, size, &condition));
         let mut upload = SummedUpload::new(begun.await?, checks);
         match &token {

@@ -57,12 +57,16 @@ pub(crate) struct DuplexConfig {
     /// Sends in flight on one connection.
     pub(crate) depth: u32,
     pub(crate) max_connections: u32,
+    /// Of those that come from one host, if there is such a limit.
+    pub(crate) max_of_host: Option<u32>,
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
     /// How long a posted send may take before its connection is given up.
     pub(crate) send_deadline: Duration,
     /// How long a peer may be silent before its connection is given up.
     pub(crate) lost_after: Duration,
+    /// How long a peer may take to answer a fence: memory that it could reach waits for that.
+    pub(crate) fence_timeout: Duration,
     /// Windows exposed at once; with 0, none of the peers' can be used either.
     pub(crate) windows: u32,
     /// Writes into windows of peers that are in flight at once.
@@ -112,6 +116,7 @@ impl DuplexConfig {
         HubSettings {
             credits: self.credits,
             max_connections: self.max_connections,
+            max_of_host: self.max_of_host,
             max_message: self.pool.slot_size() as u64,
             ask: false,
             accepts,
@@ -142,8 +147,7 @@ impl DuplexConfig {
                 unresponsive,
                 lost: Some(silence),
             },
-            // What has two ends of ours only: nobody else waits for a peer that takes its time.
-            fence_timeout: silence,
+            fence_timeout: self.fence_timeout,
             watch: TcpWatch::default(),
         }
     }

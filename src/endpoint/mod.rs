@@ -60,6 +60,7 @@ pub(crate) mod link;
 mod long_messages;
 mod message;
 mod message_ref;
+pub(crate) mod origin;
 mod publish;
 mod receive;
 mod received_messages;

@@ -170,6 +170,7 @@ impl ReceiveConfig {
         HubSettings {
             credits: self.incoming.credits,
             max_connections: self.max_connections(),
+            max_of_host: None,
             max_message: max_message as u64,
             ask: self.connection.asks(),
             accepts: true,

@@ -67,6 +67,9 @@ fn goes_by_numbers() -> bool {
 /// Refuses one whose region has another layout than this process's own: neither side would
 /// understand what the other writes there. A region that can't be read is left to the provider.
 ///
+/// Refuses one whose file is shorter than it says: a byte behind its end is SIGBUS. It may be cut
+/// afterwards all the same, and what else stands in it, the provider believes.
+///
 /// Refuses one of this process, too: the provider uses its region in place, and goes on doing so
 /// when that endpoint was closed and the region unmapped.
 pub(crate) fn check_peer(local: &PeerAddr, peer: &PeerAddr) -> Result<(), Error> {
@@ -89,14 +92,22 @@ pub(crate) fn check_peer(local: &PeerAddr, peer: &PeerAddr) -> Result<(), Error>
             "it is this process: shm is for peers in other processes",
         ));
     }
-    match (layout(local), layout(peer)) {
-        (Some(ours), Some(theirs)) if ours != theirs => Err(Error::Address {
-            address: peer.to_string(),
-            reason: format!(
-                "shared memory of layout {theirs}, and this process's libfabric has layout {ours}: \
-                 both ends need the same version of libfabric"
-            ),
-        }),
+    let (Some(ours), Some(theirs)) = (RegionHead::read(local), RegionHead::read(peer)) else {
+        return Ok(());
+    };
+    let (layout, other) = (ours.layout(), theirs.layout());
+    if layout != other {
+        return Err(bad(&format!(
+            "shared memory of layout {other}, and this process's libfabric has layout {layout}: \
+             both ends need the same version of libfabric"
+        )));
+    }
+    match ours.length_at().map(|at| theirs.word(at)) {
+        Some(said) if said > theirs.file_len => Err(bad(&format!(
+            "its shared memory has {} bytes, and says {said}: its process was killed while it made \
+             it, or lies",
+            theirs.file_len
+        ))),
         _ => Ok(()),
     }
 }
@@ -114,22 +125,54 @@ fn process_of(addr: &PeerAddr) -> Option<u32> {
     region(addr)?.split(':').next()?.parse().ok()
 }
 
-/// The version in the first byte of the region that an address names.
-fn layout(addr: &PeerAddr) -> Option<u8> {
-    let region = region(addr)?;
-    // A peer may have chosen the name.
-    if region.contains('/') {
-        return None;
+/// The beginning of the region that an address names, and the length of its file.
+struct RegionHead {
+    bytes: [u8; HEAD_LEN],
+    file_len: u64,
+}
+
+/// Bytes in which a region says what it is: its layout's number first, and how long it is.
+const HEAD_LEN: usize = 512;
+
+impl RegionHead {
+    fn read(addr: &PeerAddr) -> Option<Self> {
+        let region = region(addr)?;
+        // A peer may have chosen the name.
+        if region.contains('/') {
+            return None;
+        }
+        // Somebody may have put a pipe there, which would wait for its other end.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let mut file = options.open(Path::new(REGIONS).join(region)).ok()?;
+        let file_len = file.metadata().ok()?.len();
+        let mut bytes = [0; HEAD_LEN];
+        // What is shorter ends in zeros; what has no byte says nothing.
+        let mut read = 0;
+        while read < HEAD_LEN {
+            match file.read(&mut bytes[read..]).ok()? {
+                0 => break,
+                some => read += some,
+            }
+        }
+        (read > 0).then_some(Self { bytes, file_len })
     }
-    let mut version = [0];
-    // Somebody may have put a pipe there, which would wait for its other end.
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    options
-        .open(Path::new(REGIONS).join(region))
-        .and_then(|mut file| file.read_exact(&mut version))
-        .ok()?;
-    Some(version[0])
+
+    fn layout(&self) -> u8 {
+        self.bytes[0]
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let bytes = self.bytes[at..at + size_of::<u64>()].try_into();
+        u64::from_ne_bytes(bytes.unwrap_or_default())
+    }
+
+    /// Where regions of this layout say how long they are: in one whose length is known, that of an
+    /// endpoint of this process.
+    fn length_at(&self) -> Option<usize> {
+        let mut places = (0..HEAD_LEN).step_by(size_of::<u64>());
+        places.find(|at| self.file_len > 0 && self.word(*at) == self.file_len)
+    }
 }
 
 #[cfg(test)]
@@ -206,7 +249,7 @@ mod tests {
         let socket = "127.0.0.1:1".parse().unwrap();
         assert!(check_peer(&socket, &socket).is_ok());
         let path = "fi_shm://../../etc/passwd".parse().unwrap();
-        assert_eq!(layout(&path), None);
+        assert!(RegionHead::read(&path).is_none());
     }
 
     /// Whoever talks to it would wait for somebody to write there.
@@ -223,7 +266,7 @@ mod tests {
         );
         made.unwrap();
         let addr = format!("fi_shm://{name}").parse().unwrap();
-        let found = layout(&addr);
+        let found = RegionHead::read(&addr).map(|head| head.layout());
         std::fs::remove_file(path).unwrap();
         assert_eq!(found, None);
     }

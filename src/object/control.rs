@@ -26,6 +26,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) struct ControlConfig {
     pub(super) connections: u32,
+    /// Of those that come from one host, if there is such a limit.
+    pub(super) of_host: Option<u32>,
     /// The longest payload that comes, in bytes.
     pub(super) incoming: usize,
     /// The longest payload that goes, in bytes.
@@ -48,10 +50,13 @@ impl ControlConfig {
             credits: CREDITS,
             depth: CREDITS,
             max_connections: self.connections,
+            max_of_host: self.of_host,
             connect_timeout: self.connect_timeout,
             close_timeout: CLOSE_TIMEOUT,
             send_deadline: self.lost_after,
             lost_after: self.lost_after,
+            // Never asked: there are no windows, and the domain is this endpoint's own.
+            fence_timeout: self.lost_after,
             windows: 0,
             writes: 0,
             long: None,

@@ -32,16 +32,19 @@ pub use client::ObjectClient;
 pub use client_config::ObjectClientConfig;
 pub use error::{NotReleased, ObjectError};
 pub use memory::{LentToken, ObjectMemory, ObjectOperation};
-pub use remote::{RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects};
+pub use remote::{
+    RemoteConfig, RemoteError, RemoteList, RemoteObject, RemoteObjects, RemoteUpload,
+};
 pub use server::{
     ChannelEvent, ChannelStats, ClientNetworks, ObjectChannel, ObjectServer, ObjectServerConfig,
     TransferError, TransferErrorKind,
 };
 pub use service::{ObjectService, ObjectServiceConfig};
 pub use store::{
-    ChecksumKind, EtagError, FileStore, ListPage, ListQuery, ListedObject, MemoryStore,
+    ChecksumKind, EtagError, FileStore, KeptLimits, ListPage, ListQuery, ListedObject, MemoryStore,
     ObjectChecksum, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore, ObjectUpload,
-    PutCondition, StoreCompletion, StoreError, StoredObject,
+    PutCondition, StoreCompletion, StoreError, StoredObject, TakeUp, TakenUp, UploadKey,
+    UploadKeyError,
 };
 pub use telemetry::{
     CallbackStats, FailureKind, Latencies, LendingStats, ObjectSide, ObjectStats, OperationStats,
@@ -65,4 +68,5 @@ mod tests {
     mod neighbours;
     mod service;
     mod stores_of_others;
+    mod uploads;
 }

@@ -5,6 +5,7 @@ mod list;
 mod outcome;
 mod remote_config;
 mod remote_error;
+mod remote_upload;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -17,15 +18,16 @@ use crate::endpoint::{CloseReason, ConnectionEvent, ConnectionId, Message, Recei
 use crate::event_loop::EventLoop;
 use crate::fabric::{Fabric, PeerAddr};
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort, Flushed};
-use crate::object::store::{ListPage, ListQuery, ObjectEtag, ObjectName, PutCondition};
+use crate::object::store::{ListPage, ListQuery, ObjectEtag, ObjectName, PutCondition, UploadKey};
 use crate::object::wire::{ANSWER_PAYLOAD_MAX, Answer, AnswerBody, HEADER_LEN};
-use crate::object::wire::{REQUEST_PAYLOAD_MAX, Request, RequestBody};
+use crate::object::wire::{REQUEST_PAYLOAD_MAX, Request, RequestBody, TakeUpRequest};
 use crate::object::{ObjectClient, ObjectMemory};
 
 pub use list::RemoteList;
 pub use outcome::RemoteObject;
 pub use remote_config::RemoteConfig;
 pub use remote_error::RemoteError;
+pub use remote_upload::RemoteUpload;
 use transfer::{AskedPart, GetTransfer, PutTransfer};
 
 /// How long it sleeps at most while it waits: the client's window is to be served meanwhile.
@@ -83,6 +85,7 @@ impl RemoteObjects {
         let domain = control.open_domain()?;
         let settings = ControlConfig {
             connections: 1,
+            of_host: None,
             incoming: ANSWER_PAYLOAD_MAX,
             outgoing: REQUEST_PAYLOAD_MAX,
             connect_timeout: config.connect_timeout,
@@ -196,7 +199,9 @@ impl RemoteObjects {
             Some(kind) => check::sum_of(memory, range.start, total, kind)?,
             None => None,
         };
-        let mut transfer = PutTransfer::new(self, (name, total), condition, given, deadline);
+        let upload = self.number();
+        let object = (name, total, upload);
+        let mut transfer = PutTransfer::new(self, object, condition, given, deadline);
         if range.start == range.end {
             transfer.ask(AskedPart::empty(0))?;
         } else {
@@ -204,6 +209,85 @@ impl RemoteObjects {
             put.map_err(RemoteError::of_transfer)?;
         }
         transfer.finish()
+    }
+
+    /// Begins to put an object of `total` bytes in parts, or goes on where it was cut: under a key
+    /// that only this client knows. What is there already is in
+    /// [`RemoteUpload::there`], with its checksum: compare that with what is to be put, and begin
+    /// `anew` where it is something else. Services whose store keeps nothing begin at byte 0.
+    ///
+    /// A service keeps what is there for a while, and within limits
+    /// ([`FileStore::keep_uploads`](crate::object::FileStore::keep_uploads)), also when the
+    /// connection or the service ends; nobody sees it before it is whole.
+    ///
+    /// # Errors
+    /// [`RemoteError`]; [`ObjectStatus::BUSY`](crate::object::ObjectStatus::BUSY) in
+    /// [`RemoteError::Refused`] while another connection has the upload, which may be one that the
+    /// service has not given up yet.
+    pub fn take_up(
+        &mut self,
+        name: &str,
+        total: u64,
+        key: &UploadKey,
+        condition: &PutCondition,
+        anew: bool,
+        deadline: Instant,
+    ) -> Result<RemoteUpload, RemoteError> {
+        let name = ObjectName::new(name)?;
+        let upload = self.number();
+        let body = RequestBody::TakeUp(TakeUpRequest {
+            name: name.clone(),
+            total,
+            upload,
+            key: *key,
+            anew,
+            condition: condition.clone(),
+        });
+        let (there, crc64) = self.call(body, deadline, |body| match body {
+            AnswerBody::TakenUp {
+                total: said,
+                there,
+                crc64,
+            } if said == total && !(anew && there > 0) => Ok((there, crc64)),
+            _ => Err(RemoteError::Violation(
+                "an answer to an upload that does not fit",
+            )),
+        })?;
+        let object = (name, total, upload);
+        Ok(RemoteUpload::new(object, condition, (there, crc64)))
+    }
+
+    /// Puts the next part of an object: a range of the memory that becomes the bytes behind those
+    /// that are [there](RemoteUpload::there). With the last one the object is there, and is what is
+    /// returned.
+    ///
+    /// # Errors
+    /// [`RemoteError`]; the upload has to be [taken up](Self::take_up) again then. After
+    /// [`RemoteError::TimedOut`] and [`RemoteError::Closed`] of the last part it is not known
+    /// whether the object is there.
+    pub fn put_part(
+        &mut self,
+        upload: &mut RemoteUpload,
+        memory: &ObjectMemory,
+        range: Range<u64>,
+        deadline: Instant,
+    ) -> Result<Option<RemoteObject>, RemoteError> {
+        let client = self.client.clone();
+        let len = range.end.saturating_sub(range.start);
+        upload.add(memory, range.start, len)?;
+        let (object, there) = (upload.object(), upload.there());
+        let condition = upload.condition().clone();
+        let given = upload.given();
+        let mut transfer = PutTransfer::new(self, object, &condition, given, deadline);
+        transfer.goes_on();
+        if range.start == range.end {
+            transfer.ask(AskedPart::empty(there))?;
+        } else {
+            let put = client.put(&mut transfer, memory, range, there);
+            put.map_err(RemoteError::of_transfer)?;
+        }
+        let is_over = upload.moved(len);
+        is_over.then(|| transfer.finish()).transpose()
     }
 
     /// Removes an object; where an etag is given, only the version that has it.

@@ -43,10 +43,10 @@ pub use stats::ChannelStats;
 
 use self::names::OwnNames;
 use crate::Error;
-use crate::fabric::{Domain, Fabric, RmaLimits};
+use crate::fabric::{Domain, Fabric, PeerAddr, RmaLimits};
 use crate::memory::{Registrar, Scope};
 use crate::object::telemetry::Telemetry;
-use crate::object::{ObjectSide, ObjectStats, needs};
+use crate::object::{ObjectSide, ObjectStats, RdmaToken, needs};
 
 /// Moves bytes into and out of the windows that tokens name, with a domain of its own.
 ///
@@ -130,6 +130,40 @@ impl ObjectServer {
     /// ([`Region::register`](crate::Region::register)).
     pub fn domain(&self) -> &Arc<Domain> {
         &self.parts.domain
+    }
+
+    /// Whether the client that a token names may be told of by somebody at `asker`: for an
+    /// application that knows where its requests come from, and looks before it uses a token. What
+    /// the token says besides is judged when it is used.
+    ///
+    /// ```
+    /// # use fabricast::Fabric;
+    /// # use fabricast::fabric::EndpointKind;
+    /// # use fabricast::object::{ClientNetworks, ObjectServer, ObjectServerConfig, RdmaToken};
+    /// # let open = |provider| Fabric::builder()
+    /// #     .provider(provider).endpoint_kind(EndpointKind::Rdm).node("127.0.0.1").open();
+    /// # let fabric = open("tcp").or_else(|_| open("net"))?;
+    /// # let provider = fabric.provider().name;
+    /// let server = ObjectServer::open(&fabric, ObjectServerConfig::default())?;
+    /// // Of a client at 10.0.0.1, told by somebody at 10.0.0.9.
+    /// let token = format!("0:1000:ofi1:{provider}:020012340a0000010000000000000000:7");
+    /// let (token, asker): (RdmaToken, _) = (token.parse()?, "10.0.0.9:4242".parse()?);
+    /// assert!(server.check_asker(&ClientNetworks::asker(), &token, &asker).is_err());
+    /// assert!(server.check_asker(&"10.0.0.0/8".parse()?, &token, &asker).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TransferErrorKind::Network`]; [`TransferErrorKind::Provider`] and
+    /// [`TransferErrorKind::Name`] of a token that is for no server of this provider.
+    pub fn check_asker(
+        &self,
+        networks: &ClientNetworks,
+        token: &RdmaToken,
+        asker: &PeerAddr,
+    ) -> Result<(), TransferErrorKind> {
+        self.parts.check_asker(networks, token, Some(asker))
     }
 
     /// What all channels did so far, and how long it took.

@@ -17,6 +17,7 @@ mod file_store;
 mod info;
 mod memory_store;
 mod name;
+mod taken_up;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -28,11 +29,12 @@ pub use checksum::{ChecksumKind, ObjectChecksum};
 pub use completion::StoreCompletion;
 pub use error::StoreError;
 pub use etag::{EtagError, ObjectEtag};
-pub use file_store::FileStore;
+pub use file_store::{FileStore, KeptLimits};
 pub use info::{ListPage, ListQuery, ListedObject, ObjectInfo, PutCondition};
 pub use memory_store::MemoryStore;
 pub use name::{ObjectName, ObjectNameError};
 pub(crate) use name::{check_text, text_of};
+pub use taken_up::{TakeUp, TakenUp, UploadKey, UploadKeyError};
 
 /// Where objects lie: what an application implements to serve something of its own.
 ///
@@ -73,6 +75,17 @@ pub trait ObjectStore: Send + Sync + Debug + 'static {
         size: u64,
         condition: &PutCondition,
     ) -> Result<Box<dyn ObjectUpload>, StoreError>;
+
+    /// Goes on with an upload that was cut, or begins one that can be taken up: what was
+    /// [marked](ObjectUpload::mark) of it stays when it is dropped, for as long as the store sees
+    /// fit, and nobody sees it. By default nothing stays, and each upload begins at byte 0.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); [`StoreError::UploadTaken`] while somebody has the upload.
+    fn take_up(&self, asked: &TakeUp<'_>) -> Result<TakenUp, StoreError> {
+        let begun = self.begin(asked.name, asked.size, asked.condition)?;
+        Ok(TakenUp::begun(begun))
+    }
 
     /// Lists objects in the order of the bytes of their names: those that begin with the prefix and
     /// come behind `start_after`, at most [`limit`](ListQuery::limit) of them.
@@ -122,11 +135,18 @@ pub trait StoredObject: Send + Sync + Debug {
     fn read(&self, at: u64, len: usize, buffer: BufferMut, done: StoreCompletion<BufferMut>);
 }
 
-/// An object that is being put. Dropped before it is committed, it leaves nothing.
+/// An object that is being put. Dropped before it is committed, it leaves nothing, but for what was
+/// marked of one that was [taken up](ObjectStore::take_up).
 pub trait ObjectUpload: Send + Debug {
     /// Begins to write these bytes to byte `at` and what follows, and ends the completion with the
     /// number of bytes that were written. They lie within the size that the upload began with.
     fn write(&mut self, at: u64, bytes: Buffer, done: StoreCompletion<Buffer>);
+
+    /// The first `there` bytes were written, and each write of them is over; `crc64` is their
+    /// CRC-64/NVME. Whoever takes the upload up goes on from there.
+    fn mark(&mut self, there: u64, crc64: u64) {
+        let _ = (there, crc64);
+    }
 
     /// Puts the object in its place, all at once, if its condition holds. All bytes were written,
     /// each once, and each write is over. `crc64` is the CRC-64/NVME of all of them.

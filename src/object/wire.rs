@@ -23,7 +23,7 @@ mod wire_error;
 
 pub(crate) use answer::{Answer, AnswerBody, AnswerHead, line};
 pub(crate) use entries::{Entries, EntryWriter};
-pub(crate) use put_request::PutRequest;
+pub(crate) use put_request::{PutRequest, TakeUpRequest};
 pub(crate) use request::{Request, RequestBody, id_and_kind};
 pub use status::ObjectStatus;
 pub use wire_error::ObjectWireError;

@@ -208,6 +208,10 @@ impl OpenOptions {
         self
     }
 
+    pub(crate) fn mode_of(&self) -> u32 {
+        self.mode
+    }
+
     /// Whether GPU memory is moved without cuFile. Default: the setting `compat_mode` at the time
     /// of opening.
     pub fn compat_mode(mut self, mode: CompatMode) -> Self {

@@ -277,11 +277,13 @@ fn duplex(
         pool,
         credits: config.window() + CONTROL_DEPTH,
         depth: CONTROL_SENDS,
+        max_of_host: None,
         max_connections: config.stream.connections,
         connect_timeout: config.stream.connect_timeout,
         close_timeout: Duration::from_secs(2),
         send_deadline: config.stream.lost_after.max(Duration::from_secs(10)),
         lost_after: config.stream.lost_after,
+        fence_timeout: config.stream.fence_timeout,
         windows,
         writes: 0,
         // A stream's messages fit the buffers of both sides.

@@ -277,12 +277,14 @@ pub(super) fn duplex(
         pool,
         credits: CONTROL_DEPTH,
         depth: config.depth + CONTROL_SENDS,
+        max_of_host: None,
         max_connections: connections,
         connect_timeout: config.stream.connect_timeout,
         close_timeout: Duration::from_secs(2),
         // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.
         send_deadline: config.stream.lost_after.max(Duration::from_secs(10)),
         lost_after: config.stream.lost_after,
+        fence_timeout: config.stream.fence_timeout,
         windows,
         writes: config.depth * connections,
         // A stream's messages fit the buffers of both sides.

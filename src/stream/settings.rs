@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::endpoint::limits::FENCE_TIMEOUT_DEFAULT;
 use crate::stream::sender::{setting, time};
 use crate::stream::wire::PORTS_MAX;
 use crate::stream::{PresharedKey, StreamError};
@@ -31,6 +32,7 @@ const BUFFERS_OF_RECEIVER: u32 = 32;
 /// | `rail_threads` | all | threads for connections | see below | 1 to 7 |
 /// | `connect_timeout` | all | time | 5 s | 1 ms to 1 h |
 /// | `lost_after` | all | time | 10 s | 10 ms to 24 h |
+/// | `fence_timeout` | all | time | 2 s | 1 ms to 1 h |
 /// | `pinned` | all | buffers that CUDA copies from and to without the processor | no | |
 /// | `key` | all | a pre-shared key | none | |
 ///
@@ -57,6 +59,7 @@ pub struct StreamSettings {
     pub(in crate::stream) rail_threads: Option<u32>,
     pub(in crate::stream) connect_timeout: Duration,
     pub(in crate::stream) lost_after: Duration,
+    pub(in crate::stream) fence_timeout: Duration,
     pub(in crate::stream) pinned: bool,
     pub(in crate::stream) key: Option<PresharedKey>,
 }
@@ -79,6 +82,7 @@ impl StreamSettings {
             rail_threads: None,
             connect_timeout: Duration::from_secs(5),
             lost_after: Duration::from_secs(10),
+            fence_timeout: FENCE_TIMEOUT_DEFAULT,
             pinned: false,
             key: None,
         }
@@ -138,6 +142,19 @@ impl StreamSettings {
     #[must_use]
     pub fn lost_after(mut self, silence: Duration) -> Self {
         self.lost_after = silence;
+        self
+    }
+
+    /// How long a peer may take to say that it writes no more into memory that others wait for: the
+    /// slots of a stream that was sent by RMA writes over tcp, once its connection is over. A peer
+    /// that has not answered by then, or needed more than half of it three times within ten
+    /// minutes, loses its connection, as
+    /// [`ConnectionSettings::fence_timeout`](crate::endpoint::ConnectionSettings::fence_timeout)
+    /// says; a sender makes it again, as after any loss. It is never longer than
+    /// [`lost_after`](Self::lost_after).
+    #[must_use]
+    pub fn fence_timeout(mut self, timeout: Duration) -> Self {
+        self.fence_timeout = timeout;
         self
     }
 
@@ -218,7 +235,8 @@ impl StreamSettings {
         let hour = "1 ms to 1 h";
         time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
         let day = "10 ms to 24 h";
-        time("lost_after", self.lost_after, 10, 86_400_000, day)
+        time("lost_after", self.lost_after, 10, 86_400_000, day)?;
+        time("fence_timeout", self.fence_timeout, 1, 3_600_000, hour)
     }
 }
 
@@ -264,6 +282,11 @@ mod documented {
                 name: "lost_after",
                 get: |c| c.lost_after.into(),
                 set: |c, v| c.lost_after(v.time()),
+            },
+            Setting {
+                name: "fence_timeout",
+                get: |c| c.fence_timeout.into(),
+                set: |c, v| c.fence_timeout(v.time()),
             },
         ];
         let others: &[Other<StreamSettings>] = &[

@@ -5,9 +5,10 @@ mod checks;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fabricast::Fabric;
@@ -326,6 +327,61 @@ fn a_token_that_can_not_be_used_is_declined_and_the_bytes_go_in_the_body() {
         );
         assert!(!server.path("data/y").exists(), "{token}");
     }
+}
+
+/// A token says where its client is, and the server goes there: only where whoever asks is, unless
+/// it was told of other networks.
+#[test]
+fn a_token_of_somebody_elsewhere_is_declined_and_nobody_is_connected_to() {
+    for (arguments, goes) in [(&[][..], false), (&["--clients", "127.0.0.0/8"], true)] {
+        let Some(server) = Serving::start_with(arguments) else {
+            return;
+        };
+        fs::write(server.path("data/x"), content(2000)).unwrap();
+        let victim = TcpListener::bind("127.0.0.2:0").unwrap();
+        victim.set_nonblocking(true).unwrap();
+        let port = victim.local_addr().unwrap().port();
+        let provider = server.provider;
+        let token = format!("0:100000:ofi1:{provider}:0200{port:04x}7f0000020000000000000000:1");
+        let came = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                let header = [("x-amz-rdma-token", &*token)];
+                let got = server.ask("GET", "/objects/x", &header, &[]);
+                (got, server.ask("PUT", "/objects/y", &header, &[]))
+            });
+            while !asked.is_finished() {
+                // Whoever comes is hung up on.
+                came.fetch_or(victim.accept().is_ok(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (got, put) = asked.join().expect("answers");
+            if !goes {
+                assert_eq!(got.header("x-amz-rdma-reply"), Some("501"), "{}", got.head);
+                assert_eq!((got.status, got.body), (200, content(2000)));
+                assert_eq!(put.status, 501, "{}", put.head);
+                let why = put.text();
+                assert!(
+                    why.contains("127.0.0.2") && why.contains("networks"),
+                    "{why}"
+                );
+                assert!(!server.path("data/y").exists());
+            }
+        });
+        assert_eq!(
+            came.load(Ordering::Relaxed) || victim.accept().is_ok(),
+            goes
+        );
+    }
+    let Some(server) = Serving::start() else {
+        return;
+    };
+    let wrong = run(Command::new(&server.program).args(["serve", "/", "--clients", "10.0.0.0/33"]));
+    let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        !wrong.status.success() && why.contains("10.0.0.0/8"),
+        "{why}"
+    );
 }
 
 #[test]

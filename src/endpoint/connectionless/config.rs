@@ -159,6 +159,7 @@ impl ConnectionlessConfig {
         HubSettings {
             credits: self.incoming.credits,
             max_connections: 2 * self.max_peers,
+            max_of_host: None,
             max_message: max_message as u64,
             // Who is no peer, and can't be one, is refused here and not by the core.
             ask: true,

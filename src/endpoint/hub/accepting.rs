@@ -15,14 +15,17 @@ use crate::endpoint::hub::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::scoped::ScopedRegistrations;
 use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
+use crate::endpoint::origin::Origin;
+use crate::fabric::PeerAddr;
 use crate::id::ConnectionId;
 use crate::protocol::connection::{CloseReason, Connection, LocalParams};
 use crate::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<E>) {
-        self.end_former_lives(self.link.peer_of(&request), &data);
-        if let Err(refusal) = self.judge(&data) {
+        let from = self.link.peer_of(&request);
+        self.end_former_lives(from, &data);
+        if let Err(refusal) = self.judge(from, &data) {
             return self.refuse(request, refusal);
         }
         let Some(id) = self.peers.reserve() else {
@@ -55,7 +58,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     /// Everything that can be said of a request before anything is made for it.
-    pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
+    pub(super) fn judge(&self, from: Option<PeerAddr>, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.peers.len() + self.cm.requests.len()) as u64;
         if self.state.may_connect().is_err() || !self.settings.accepts {
@@ -65,6 +68,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
+        self.check_host(from)?;
         let params = self.params(0, 0);
         let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.timer.now());
         let free = self.free_receives() as u64;
@@ -76,6 +80,26 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         match judge.close_reason() {
             Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
             _ => Ok(()),
+        }
+    }
+
+    /// One host never has all connections, where they are shared.
+    fn check_host(&self, from: Option<PeerAddr>) -> Result<(), Refusal> {
+        let host = Origin::of(from.as_ref());
+        let (Some(limit), Origin::Host(_)) = (self.settings.max_of_host, host) else {
+            return Ok(());
+        };
+        let is_its = |addr: Option<PeerAddr>| Origin::of(addr.as_ref()) == host;
+        let open = self.peers.iter().map(|(_, peer)| peer.link.peer());
+        let asking = self.cm.requests.values();
+        let asking = asking.map(|waiting| self.link.peer_of(&waiting.request));
+        let its = open.chain(asking).filter(|addr| is_its(*addr)).count();
+        match its < limit as usize {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                RefusalCode::TOO_MANY_CONNECTIONS,
+                [limit.into(), self.settings.max_connections.into()],
+            )),
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct HubSettings {
     /// Messages granted to each peer at once.
     pub(crate) credits: u32,
     pub(crate) max_connections: u32,
+    /// Of those that come from one host; one whose host is not known counts as none.
+    pub(crate) max_of_host: Option<u32>,
     pub(crate) max_message: u64,
     pub(crate) ask: bool,
     /// Takes connections; else it only makes some.

@@ -197,6 +197,7 @@ impl PublishConfig {
         Ok(HubSettings {
             credits: 0,
             max_connections: self.max_connections(),
+            max_of_host: None,
             max_message: 0,
             ask: self.connection.asks(),
             accepts: true,

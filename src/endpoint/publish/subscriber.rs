@@ -111,6 +111,7 @@ impl SubscribeConfig {
         HubSettings {
             credits: self.incoming.credits,
             max_connections: self.max_publishers(),
+            max_of_host: None,
             max_message: max_message as u64,
             ask: false,
             accepts: false,

@@ -33,6 +33,7 @@ pub(crate) fn settings(sends: OutboundSettings, connection: &ConnectionSettings)
     HubSettings {
         credits: 0,
         max_connections: 1,
+        max_of_host: None,
         max_message: 0,
         ask: false,
         accepts: false,

@@ -123,6 +123,7 @@ fn settings(long: &SharedBufferManager) -> HubSettings {
     HubSettings {
         credits: DEPTH,
         max_connections: 3,
+        max_of_host: None,
         max_message: SLOT as u64,
         ask: false,
         accepts: true,

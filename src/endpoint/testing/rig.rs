@@ -685,6 +685,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
     HubSettings {
         credits: setup.receive_depth,
         max_connections: setup.max_connections,
+        max_of_host: None,
         max_message: SLOT_BYTES as u64 * 2,
         ask: setup.ask,
 

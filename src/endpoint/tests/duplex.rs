@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::endpoint::error::{Blocked, SendErrorKind};
 use crate::endpoint::event::ConnectionEvent;
+use crate::endpoint::limits::FENCE_TIMEOUT_DEFAULT;
 use crate::endpoint::link::fake::{FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::link::{LinkConn, RmaLimits};
 use crate::endpoint::testing::rig::{LONG, LONG_BYTES, far_future, payload_pool};
@@ -17,6 +18,7 @@ struct Node {
     end: DuplexEndpoint,
     /// The number of its link.
     link: usize,
+    clock: Clock,
     payloads: SharedBufferManager,
     connected: Vec<ConnectionId>,
     ended: Vec<(ConnectionId, CloseReason)>,
@@ -27,32 +29,36 @@ struct Node {
 
 impl Node {
     /// `long`: it takes messages that are longer than a slot, and sends some.
-    fn new(net: &Net, long: bool) -> Self {
+    fn new(net: &Net, long: bool, windows: u32) -> Self {
         let link = net.hub();
         let number = link.id();
         let payloads = payload_pool(net, 1000 + number, 16);
         payloads.region().register_with(net.near()).unwrap();
         let pool = |slots, size| SharedBufferManager::allocate(slots, size).unwrap();
+        let clock = Clock::held();
         let config = DuplexConfig {
             header_len: 8,
             pool: pool(64, 128),
             credits: 4,
             depth: 4,
             max_connections: 4,
+            max_of_host: None,
             connect_timeout: LONG,
             close_timeout: LONG,
             send_deadline: LONG,
             lost_after: LONG,
-            windows: 0,
+            fence_timeout: FENCE_TIMEOUT_DEFAULT,
+            windows,
             writes: 0,
             long: long.then(|| LongMessages::new(pool(4, 4096))),
-            clock: Clock::held(),
+            clock: clock.clone(),
             faults: None,
         };
         let (link, at) = (DuplexLink::Right(link), Some(addr_of(number)));
         Self {
             end: DuplexEndpoint::over(link, Arc::new(FakeWait), at, &config).unwrap(),
             link: number,
+            clock,
             payloads,
             connected: Vec::new(),
             ended: Vec::new(),
@@ -97,6 +103,11 @@ impl Node {
 
 /// The first one, connected with each of the others; by which connection.
 fn star(form: Form, long: &[bool]) -> (Net, Vec<Node>, Vec<ConnectionId>) {
+    star_with(form, long, 0)
+}
+
+/// The same, of nodes that have so many windows.
+fn star_with(form: Form, long: &[bool], windows: u32) -> (Net, Vec<Node>, Vec<ConnectionId>) {
     let base = NetConfig::default();
     let rma = base.rma.map(|rma| RmaLimits {
         iov_limit: 2,
@@ -110,7 +121,8 @@ fn star(form: Form, long: &[bool]) -> (Net, Vec<Node>, Vec<ConnectionId>) {
         rma,
         ..base
     });
-    let mut nodes: Vec<_> = long.iter().map(|long| Node::new(&net, *long)).collect();
+    let node = |long: &bool| Node::new(&net, *long, windows);
+    let mut nodes: Vec<_> = long.iter().map(node).collect();
     let addrs: Vec<_> = nodes[1..].iter().map(|it| addr_of(it.link)).collect();
     let dialed = addrs.iter().map(|addr| nodes[0].end.dial(addr).unwrap());
     let dialed: Vec<_> = dialed.collect();
@@ -230,4 +242,40 @@ fn a_peer_that_lies_about_its_pool_harms_itself_alone() {
         );
         end(net, nodes);
     }
+}
+
+/// The memory of another peer's window waits for everybody of the domain. One that answers nothing
+/// is given up after the fence's own limit, long before it counts as silent.
+#[test]
+fn who_does_not_answer_a_fence_is_given_up_after_the_limit_of_fences() {
+    let (net, mut nodes, dialed) = star_with(Form::Msg, &[false; 3], 1);
+    let pool = SharedBufferManager::allocate(1, 4096).unwrap();
+    pool.region().register_with(net.near()).unwrap();
+    let memory = Arc::new(VolatileBuffer::new(
+        pool.try_acquire().expect("one is free"),
+    ));
+    let window = nodes[0].end.expose(dialed[0], memory).unwrap();
+    settle(&net, &mut nodes);
+    nodes[0].end.abort_connection(dialed[0]);
+    drop(window);
+    let limit = FENCE_TIMEOUT_DEFAULT;
+    // The third node does not poll.
+    let mut begun = Duration::ZERO;
+    while nodes[0].ended.iter().all(|(id, _)| *id != dialed[1]) {
+        assert!(begun <= 2 * limit, "it is waited for {begun:?} and longer");
+        net.deliver(usize::MAX);
+        nodes[..2].iter_mut().for_each(Node::poll);
+        nodes[0].clock.advance(limit / 100);
+        begun += limit / 100;
+    }
+    let reason = CloseReason::FenceDeadline { limit };
+    assert!(
+        nodes[0].ended.contains(&(dialed[1], reason)),
+        "{:?}",
+        nodes[0].ended
+    );
+    assert!(begun >= limit, "{begun:?}");
+    settle(&net, &mut nodes);
+    assert_eq!(pool.free_count(), 1, "its memory is back");
+    end(net, nodes);
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::object::remote::{RemoteError, RemoteObject, RemoteObjects, check};
-use crate::object::store::{ObjectChecksum, ObjectEtag, ObjectName, PutCondition};
+use crate::object::store::{ChecksumKind, ObjectChecksum, ObjectEtag, ObjectName, PutCondition};
 use crate::object::wire::{AnswerBody, AnswerHead, PutRequest, RequestBody};
 use crate::object::{CallbackError, ObjectChunk, ObjectMemory, ObjectOps};
 
@@ -167,19 +167,21 @@ pub(super) struct PutTransfer<'r> {
     /// The checksum of everything, where it is known.
     given: Option<ObjectChecksum>,
     upload: u64,
+    /// The first part does not begin the object: that was done before.
+    goes_on: bool,
     deadline: Instant,
     head: Option<AnswerHead>,
 }
 
 impl<'r> PutTransfer<'r> {
+    /// Of an object: its name, its bytes, and the client's number for it.
     pub(super) fn new(
         remote: &'r mut RemoteObjects,
-        (name, total): (ObjectName, u64),
+        (name, total, upload): (ObjectName, u64, u64),
         condition: &PutCondition,
         given: Option<ObjectChecksum>,
         deadline: Instant,
     ) -> Self {
-        let upload = remote.number();
         Self {
             remote,
             name,
@@ -187,8 +189,22 @@ impl<'r> PutTransfer<'r> {
             condition: condition.clone(),
             given,
             upload,
+            goes_on: false,
             deadline,
             head: None,
+        }
+    }
+
+    /// It was begun before.
+    pub(super) fn goes_on(&mut self) {
+        self.goes_on = true;
+    }
+
+    /// Which one the answer is to have. What was begun before has one of a kind alone.
+    fn checksum(&self) -> Option<ChecksumKind> {
+        match self.goes_on {
+            true => Some(ChecksumKind::Crc64Nvme),
+            false => self.remote.config.checksum,
         }
     }
 
@@ -202,10 +218,10 @@ impl<'r> PutTransfer<'r> {
             len,
             total: self.total,
             upload: self.upload,
-            begins: offset == 0,
+            begins: offset == 0 && !self.goes_on,
             ends,
             condition: self.condition.clone(),
-            checksum: self.remote.config.checksum,
+            checksum: self.checksum(),
             given: self.given.filter(|_| ends).map(|sum| sum.value),
             token: part.token,
         });

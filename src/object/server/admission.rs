@@ -30,7 +30,7 @@ impl Admitted {
     }
 }
 
-impl ChannelCore {
+impl ServerParts {
     /// Whether a token may come from somebody at this address. What the token says besides is
     /// looked at when bytes are moved.
     pub(super) fn check_asker(
@@ -39,9 +39,11 @@ impl ChannelCore {
         token: &RdmaToken,
         asker: Option<&PeerAddr>,
     ) -> Result<(), TransferErrorKind> {
-        check_network(networks, &name_in(&self.parts, token)?, asker)
+        check_network(networks, &name_in(self, token)?, asker)
     }
+}
 
+impl ChannelCore {
     /// Whether `len` bytes at `at` of the token's window may be moved until then.
     pub(super) fn admit(
         &self,

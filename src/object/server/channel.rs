@@ -99,7 +99,7 @@ impl ObjectChannel {
         token: &RdmaToken,
         asker: Option<&PeerAddr>,
     ) -> Result<(), TransferErrorKind> {
-        self.core.check_asker(networks, token, asker)
+        self.core.parts.check_asker(networks, token, asker)
     }
 
     #[cold]

@@ -65,7 +65,8 @@ impl ObjectServerConfig {
     /// before anything is sent ([`TransferErrorKind::Network`](super::TransferErrorKind::Network)).
     ///
     /// A server that an application drives takes any, unless this is set: it does not know who
-    /// tells it tokens. Where those are not trusted, set it. An
+    /// tells it tokens. Where those are not trusted, set it, or ask
+    /// [`ObjectServer::check_asker`](super::ObjectServer::check_asker) before a token is used. An
     /// [`ObjectService`](crate::object::ObjectService) knows: without this, its clients are where
     /// they ask from ([`ClientNetworks::asker`]).
     #[must_use]

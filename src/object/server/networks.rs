@@ -54,8 +54,10 @@ impl ClientNetworks {
     }
 
     /// Where whoever asks is: at the address of the connection that a request of an
-    /// [`ObjectService`](crate::object::ObjectService) came over. One that came over the loopback
-    /// interface is a program of this machine: it may be at the machine's other addresses, too.
+    /// [`ObjectService`](crate::object::ObjectService) came over, or that an application tells
+    /// [`ObjectServer::check_asker`](super::ObjectServer::check_asker). One that came over the
+    /// loopback interface is a program of this machine: it may be at the machine's other addresses,
+    /// too.
     pub fn asker() -> Self {
         Self(Which::Asker)
     }

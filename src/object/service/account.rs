@@ -1,33 +1,9 @@
 //! `Account`: what one connection has of a worker's: places of requests, and buffers.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::fabric::PeerAddr;
-
-/// Who a client is, as far as a service knows it: by this, connections share what there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Origin {
-    /// The host at the other end of the control connection; of IPv6, its network of 64 bits, in
-    /// which a host may choose its address.
-    Host(IpAddr),
-    /// The provider says no host: all such clients are one.
-    Unknown,
-}
-
-impl Origin {
-    /// Of a connection's peer.
-    pub(super) fn of(peer: Option<&PeerAddr>) -> Self {
-        let Some(addr) = peer.and_then(PeerAddr::socket_addr) else {
-            return Self::Unknown;
-        };
-        Self::Host(match addr.ip().to_canonical() {
-            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
-            ip => ip,
-        })
-    }
-}
+use crate::endpoint::origin::Origin;
 
 /// What one connection has. It outlives the connection, as long as something of it does.
 ///
@@ -126,17 +102,6 @@ impl Drop for BufferHold {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_origin_is_a_host_whatever_its_port() {
-        let origin = |text: &str| Origin::of(Some(&text.parse().unwrap()));
-        assert_eq!(origin("127.0.0.1:1"), origin("127.0.0.1:2"));
-        assert_ne!(origin("127.0.0.1:1"), origin("127.0.0.2:1"));
-        assert_eq!(origin("[::ffff:10.0.0.1]:1"), origin("10.0.0.1:1"));
-        assert_eq!(origin("[fd00::1]:1"), origin("[fd00::2]:1"));
-        assert_ne!(origin("[fd00::1]:1"), origin("[fd00:0:0:1::1]:1"));
-        assert_eq!(Origin::of(None), Origin::Unknown);
-    }
 
     #[test]
     fn a_place_is_free_when_nothing_of_its_request_is_there() {

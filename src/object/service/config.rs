@@ -15,7 +15,7 @@ use crate::object::ObjectServerConfig;
 /// | `piece_bytes` | bytes that are moved at once | 1 MiB | 4 KiB to 1 GiB |
 /// | `buffers` | pieces that a worker has memory for | 32 | 4 to 65,536 |
 /// | `pieces` | pieces of one request that are under way at once | 4 | 1 to 1,024 |
-/// | `connections` | connections of a worker | 64 | 1 to 4,096 |
+/// | `connections` | connections of a worker; of one host, three fourths | 64 | 1 to 4,096 |
 /// | `connection_requests` | requests of a connection at once | 16 | 1 to 1,024 |
 /// | `requests` | requests of a worker at once | 256 | 1 to 65,536 |
 /// | `stall` | how long a request may go without a piece being done | 10 s | 10 ms to 1 h |
@@ -101,7 +101,10 @@ impl ObjectServiceConfig {
         self
     }
 
-    /// Connections of a worker.
+    /// Connections of a worker. One host (of IPv6, one network of 64 bits) has at most three
+    /// fourths of them, rounded up, and leaves at least one where there are several: one more is
+    /// refused, and the refusal names that limit. Clients of providers whose addresses say no host
+    /// (`shm`) share them as they come.
     #[must_use]
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
@@ -160,6 +163,12 @@ impl ObjectServiceConfig {
     pub fn server(mut self, config: ObjectServerConfig) -> Self {
         self.server = config;
         self
+    }
+
+    /// Those that one host may have.
+    pub(super) fn connections_of_host(&self) -> u32 {
+        let kept = (self.connections / 4).max(1);
+        self.connections.saturating_sub(kept).max(1)
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {

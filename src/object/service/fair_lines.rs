@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::endpoint::ConnectionId;
-use crate::object::service::account::Origin;
+use crate::endpoint::origin::Origin;
 
 /// What waits, in a line for each connection.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use crate::object::service::put_job::{OpenUpload, PutJob};
 use crate::object::service::shares::Trust;
 use crate::object::service::store_desk::StoreAnswer;
 use crate::object::service::worker::ServiceWorker;
-use crate::object::store::{ListQuery, ObjectNameError, ObjectStore};
+use crate::object::store::{ListQuery, ObjectNameError, ObjectStore, TakeUp};
 use crate::object::wire::{
-    ObjectStatus, ObjectWireError, PutRequest, Request, RequestBody, id_and_kind,
+    ObjectStatus, ObjectWireError, PutRequest, Request, RequestBody, TakeUpRequest, id_and_kind,
 };
 
 impl ServiceWorker {
@@ -163,6 +163,24 @@ impl ServiceWorker {
                 });
             }
             RequestBody::Put(put) => return self.begin_put(job, put),
+            RequestBody::TakeUp(asked) => {
+                self.may_begin((job.connection, asked.upload))?;
+                let owner = job.place.account().origin.to_string();
+                let number = self.add(job);
+                self.ask(number, quick, move |store| {
+                    let TakeUpRequest {
+                        key,
+                        name,
+                        total,
+                        condition,
+                        anew,
+                        ..
+                    } = &asked;
+                    let taken =
+                        store.take_up(&TakeUp::new((key, name, *total), condition, *anew, &owner));
+                    StoreAnswer::TakenUp(asked, taken)
+                });
+            }
             RequestBody::Cancel => {}
         }
         Ok(())

@@ -97,7 +97,7 @@ impl From<StoreError> for JobFailure {
             StoreError::TooLarge { .. } => ObjectStatus::TOO_LARGE,
             StoreError::NoSpace => ObjectStatus::NO_SPACE,
             StoreError::Changed => ObjectStatus::CHANGED,
-            StoreError::Busy => ObjectStatus::BUSY,
+            StoreError::Busy | StoreError::UploadTaken => ObjectStatus::BUSY,
             StoreError::Lost | StoreError::Failed(_) => {
                 // What it says may name files: it is for the log, and for no client.
                 tracing::warn!(%error, "a store failed");

@@ -346,6 +346,29 @@ impl ServiceWorker {
                 put.upload = Some(OpenUpload::new(&put.asked, upload?, expires));
                 self.step(number);
             }
+            (StoreAnswer::TakenUp(asked, taken), _) => {
+                let taken = taken?;
+                let (total, there, crc64) = (asked.total, taken.there, taken.crc64);
+                let key = (job.connection, asked.upload);
+                if there > total {
+                    let text = format!("an upload of {total} bytes that has {there}");
+                    return Err(StoreError::Failed(text).into());
+                }
+                let upload = OpenUpload::taken_up(asked, taken, expires);
+                self.insert_upload(number, key, upload);
+                self.tell(
+                    number,
+                    AnswerBody::TakenUp {
+                        total,
+                        there,
+                        crc64,
+                    },
+                );
+            }
+            (StoreAnswer::Marked(upload), JobWork::Put(put)) => {
+                let moved = put.walk.moved;
+                self.keep_upload(number, moved, *upload);
+            }
             (StoreAnswer::PieceWritten { len, result }, JobWork::Put(put)) => {
                 if result? != len {
                     return Err(StoreError::NoSpace.into());
@@ -370,6 +393,11 @@ impl ServiceWorker {
         match self.next_step(number) {
             Ok(JobStep::Stay) => return false,
             Ok(JobStep::Say(head)) => self.finish(number, head),
+            Ok(JobStep::Part(_, upload)) if upload.is_kept() => {
+                self.ask(number, ErrandPace::Quick, move |_| {
+                    StoreAnswer::Marked(Box::new(upload.mark()))
+                });
+            }
             Ok(JobStep::Part(moved, upload)) => self.keep_upload(number, moved, upload),
             Ok(JobStep::Commit(upload)) => {
                 let crc64 = upload.crc64();
@@ -418,13 +446,17 @@ impl ServiceWorker {
         }
         if let JobWork::Put(put) = &job.work {
             let key = (job.connection, put.asked.upload);
-            // Two at once under one number: the first is given up.
-            let place = Arc::clone(&job.place);
-            if let Some(first) = self.uploads.insert(key, upload) {
-                self.desk.discard(first, Some(place));
-            }
+            self.insert_upload(number, key, upload);
         }
         self.say_done(number, moved);
+    }
+
+    /// Two at once under one number: the first is given up.
+    fn insert_upload(&mut self, number: u64, key: (ConnectionId, u64), upload: OpenUpload) {
+        let place = self.jobs.get(&number).map(|job| Arc::clone(&job.place));
+        if let Some(first) = self.uploads.insert(key, upload) {
+            self.desk.discard(first, place);
+        }
     }
 
     /// A job is over, and its client need not be told.

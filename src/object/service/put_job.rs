@@ -5,8 +5,10 @@ use std::time::Instant;
 use crate::object::RdmaToken;
 use crate::object::service::job::JobFailure;
 use crate::object::service::piece_walk::PieceWalk;
-use crate::object::store::{ChecksumKind, ObjectChecksum, ObjectName, ObjectUpload, RangeChecksum};
-use crate::object::wire::{ObjectStatus, PutRequest};
+use crate::object::store::{
+    ChecksumKind, ObjectChecksum, ObjectName, ObjectUpload, RangeChecksum, TakenUp,
+};
+use crate::object::wire::{ObjectStatus, PutRequest, TakeUpRequest};
 
 /// An object that is half put: between the requests that put it, or in one of them.
 pub(super) struct OpenUpload {
@@ -17,6 +19,8 @@ pub(super) struct OpenUpload {
     crc64: RangeChecksum,
     /// The one that the client asked for, where it is another.
     other: Option<RangeChecksum>,
+    /// Somebody may go on with it when it was cut.
+    is_kept: bool,
     /// When it is given up, unless a request goes on with it.
     pub(super) expires: Instant,
 }
@@ -33,8 +37,33 @@ impl OpenUpload {
             upload,
             crc64: RangeChecksum::new(ChecksumKind::Crc64Nvme, 0),
             other: other.map(|kind| RangeChecksum::new(kind, 0)),
+            is_kept: false,
             expires,
         }
+    }
+
+    /// Of one that was taken up.
+    pub(super) fn taken_up(asked: TakeUpRequest, taken: TakenUp, expires: Instant) -> Self {
+        Self {
+            name: asked.name,
+            total: asked.total,
+            upload: taken.upload,
+            crc64: RangeChecksum::behind(taken.crc64, taken.there),
+            other: None,
+            is_kept: true,
+            expires,
+        }
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Has the store write down how far it is. All writes are over.
+    pub(super) fn mark(mut self) -> Self {
+        let (there, crc64) = (self.next(), self.crc64());
+        self.upload.mark(there, crc64);
+        self
     }
 
     /// Where the next request goes on.

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::object::service::account::Origin;
+use crate::endpoint::origin::Origin;
 
 /// For how long it counts that somebody was late.
 pub(super) const LATE_FOR: Duration = Duration::from_secs(60);

@@ -13,9 +13,11 @@ use crate::endpoint::ConnectionId;
 use crate::event_loop::Waker;
 use crate::object::service::account::{BufferHold, Place};
 use crate::object::service::errands::{Clerks, Errand, ErrandPace, ErrandQueue};
+use crate::object::service::put_job::OpenUpload;
 use crate::object::store::{
-    ListPage, ObjectInfo, ObjectStore, ObjectUpload, StoreError, StoredObject,
+    ListPage, ObjectInfo, ObjectStore, ObjectUpload, StoreError, StoredObject, TakenUp,
 };
+use crate::object::wire::TakeUpRequest;
 use crate::process::contained;
 
 /// What a store answered.
@@ -25,6 +27,10 @@ pub(super) enum StoreAnswer {
     Listed(Result<ListPage, StoreError>),
     Deleted(Result<(), StoreError>),
     Began(Result<Box<dyn ObjectUpload>, StoreError>),
+    /// What was asked, and what came of it.
+    TakenUp(TakeUpRequest, Result<TakenUp, StoreError>),
+    /// How far an upload is was written down.
+    Marked(Box<OpenUpload>),
     PieceRead {
         at: u64,
         len: usize,

@@ -10,6 +10,7 @@ use crossbeam_channel::Receiver;
 
 use crate::Error;
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
+use crate::endpoint::origin::Origin;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Waker};
 use crate::fabric::{Domain, PeerAddr};
@@ -17,7 +18,7 @@ use crate::memory::Region;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort, Flushed};
 use crate::object::server::{ClientNetworks, ObjectChannel, ObjectServer};
 use crate::object::service::ObjectServiceConfig;
-use crate::object::service::account::{Account, BufferHold, Origin};
+use crate::object::service::account::{Account, BufferHold};
 use crate::object::service::job::{Job, JobFailure};
 use crate::object::service::put_job::OpenUpload;
 use crate::object::service::shares::{BufferShares, LateOrigins, Record, Trust};
@@ -105,6 +106,7 @@ impl ServiceWorker {
             listen,
             &ControlConfig {
                 connections: config.connections,
+                of_host: Some(config.connections_of_host()),
                 incoming: REQUEST_PAYLOAD_MAX,
                 outgoing: ANSWER_PAYLOAD_MAX,
                 connect_timeout: config.lost_after,

@@ -45,6 +45,13 @@ impl ObjectChecksum {
         let value = crc_fast::checksum(kind.algorithm(), bytes);
         Self { kind, value }
     }
+
+    /// That of these bytes and `len` others behind them, which have another of the same kind.
+    pub(crate) fn followed_by(self, other: Self, len: u64) -> Self {
+        let kind = self.kind;
+        let value = crc_fast::checksum_combine(kind.algorithm(), self.value, other.value, len);
+        Self { kind, value }
+    }
 }
 
 impl fmt::Display for ObjectChecksum {
@@ -82,6 +89,18 @@ impl RangeChecksum {
             kind,
             digest: Digest::new(kind.algorithm()),
             done: start,
+            early: BTreeMap::new(),
+        }
+    }
+
+    /// Goes on behind `done` bytes that have this CRC-64/NVME.
+    pub(crate) fn behind(crc64: u64, done: u64) -> Self {
+        let kind = ChecksumKind::Crc64Nvme;
+        Self {
+            kind,
+            // Its state is its value, inverted.
+            digest: Digest::new_with_init_state(kind.algorithm(), !crc64),
+            done,
             early: BTreeMap::new(),
         }
     }

@@ -62,6 +62,9 @@ pub enum StoreError {
     /// As many operations wait as the store takes.
     #[error("as many operations wait as the store takes: wait for some, or ask for less at once")]
     Busy,
+    /// An upload that is to be taken up is under way on another connection.
+    #[error("the upload is under way on another connection: ask again when that is over")]
+    UploadTaken,
     /// The store gave a completion up without an answer.
     #[error("the store dropped a piece without an answer, which is a bug in the store")]
     Lost,

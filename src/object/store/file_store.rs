@@ -4,6 +4,8 @@ mod beneath;
 mod file_object;
 mod file_tag;
 mod file_upload;
+mod kept;
+mod kept_upload;
 mod walk;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,12 +17,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::{
     ListPage, ListQuery, ObjectEtag, ObjectInfo, ObjectName, ObjectNameError, ObjectStore,
-    ObjectUpload, PutCondition, StoreError, StoredObject,
+    ObjectUpload, PutCondition, StoreError, StoredObject, TakeUp, TakenUp,
 };
 use crate::storage::{AtomicFile, OpenOptions};
 use beneath::Beneath;
 use file_object::FileObject;
 use file_upload::FileUpload;
+pub use kept::KeptLimits;
+use kept::KeptUploads;
+use kept_upload::KeptUpload;
 
 /// Locks that names share: a condition is judged, and what it allows is done, under the one of the
 /// name.
@@ -41,6 +46,11 @@ const LOCKS: usize = 64;
 /// put there by other means, and where the file system has no such attributes. That one changes
 /// whenever the file system's clock has moved on between two changes, which takes some
 /// milliseconds on most.
+///
+/// An upload that can be [taken up](ObjectStore::take_up) is written to a hidden directory of the
+/// one that is served instead, as far as both are of one file system, and stays there when it is
+/// cut, within [`KeptLimits`]: also when this process is killed, but not over a new start of the
+/// machine.
 ///
 /// Conditions hold against everything that this store does. Other processes that write to the
 /// directory are not held off. `/proc` must be there.
@@ -65,6 +75,7 @@ struct ServedDirectory {
     path: PathBuf,
     options: OpenOptions,
     is_read_only: bool,
+    kept: KeptUploads,
     locks: [Mutex<()>; LOCKS],
 }
 
@@ -101,8 +112,14 @@ impl FileStore {
             path,
             options: options.clone(),
             is_read_only,
+            kept: KeptUploads::default(),
             locks: [const { Mutex::new(()) }; LOCKS],
         })))
+    }
+
+    /// How much is kept of uploads that were cut and may be taken up again.
+    pub fn keep_uploads(&self, limits: KeptLimits) {
+        self.0.kept.set_limits(limits);
     }
 
     /// The directory that is served.
@@ -205,6 +222,19 @@ impl ObjectStore for FileStore {
         self.0.check(name, condition)?;
         let upload = FileUpload::begin(&self.0, name, size, condition)?;
         Ok(Box::new(upload))
+    }
+
+    fn take_up(&self, asked: &TakeUp<'_>) -> Result<TakenUp, StoreError> {
+        self.0.check_writable()?;
+        check_parts(asked.name)?;
+        self.0.check(asked.name, asked.condition)?;
+        match KeptUpload::take_up(&self.0, asked)? {
+            Some(taken) => Ok(taken),
+            None => {
+                let begun = FileUpload::begin(&self.0, asked.name, asked.size, asked.condition)?;
+                Ok(TakenUp::begun(Box::new(begun)))
+            }
+        }
     }
 
     fn list(&self, query: &ListQuery) -> Result<ListPage, StoreError> {

@@ -24,6 +24,7 @@ fn liar(fabric: &Arc<Fabric>, lies: Vec<Lie>) -> (PeerAddr, Sender<()>) {
     let domain = fabric.open_domain().unwrap();
     let config = ControlConfig {
         connections: 4,
+        of_host: None,
         incoming: REQUEST_PAYLOAD_MAX,
         outgoing: ANSWER_PAYLOAD_MAX,
         connect_timeout: Duration::from_secs(10),

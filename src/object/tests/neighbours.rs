@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
+use crate::endpoint::{CloseReason, ConnectionEvent, ConnectionId, ReceiveEvent, RefusalCode};
 use crate::fabric::EndpointKind;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort};
 use crate::object::tests::service::{
@@ -44,20 +44,24 @@ struct RawClient {
 }
 
 impl RawClient {
+    fn config() -> ControlConfig {
+        ControlConfig {
+            connections: 1,
+            of_host: None,
+            incoming: ANSWER_PAYLOAD_MAX,
+            outgoing: REQUEST_PAYLOAD_MAX,
+            connect_timeout: Duration::from_secs(30),
+            lost_after: Duration::from_secs(60),
+        }
+    }
+
     fn connect(fabric: &Arc<Fabric>, service: &ObjectService) -> Self {
         Self::over(&fabric.open_domain().unwrap(), service)
     }
 
     /// As one of several of a program: a process may have 64 domains, and other tests have some.
     fn over(domain: &Arc<Domain>, service: &ObjectService) -> Self {
-        let config = ControlConfig {
-            connections: 1,
-            incoming: ANSWER_PAYLOAD_MAX,
-            outgoing: REQUEST_PAYLOAD_MAX,
-            connect_timeout: Duration::from_secs(30),
-            lost_after: Duration::from_secs(60),
-        };
-        let mut port = ControlPort::dialing(domain, &config).unwrap();
+        let mut port = ControlPort::dialing(domain, &Self::config()).unwrap();
         let connection = port.dial(&service.local_addr()).unwrap();
         let mut raw = Self {
             port,
@@ -75,6 +79,29 @@ impl RawClient {
             }
         }
         raw
+    }
+
+    /// Why it is not taken.
+    fn refused(fabric: &Arc<Fabric>, service: &ObjectService) -> Option<CloseReason> {
+        let domain = fabric.open_domain().unwrap();
+        let mut port = ControlPort::dialing(&domain, &Self::config()).unwrap();
+        let connection = port.dial(&service.local_addr()).unwrap();
+        let (end, mut events) = (by(), Vec::new());
+        loop {
+            assert!(Instant::now() < end, "neither taken nor refused");
+            port.poll(&mut events).unwrap();
+            for event in events.drain(..) {
+                match event {
+                    ReceiveEvent::Connection(id, ConnectionEvent::Disconnected(reason)) => {
+                        assert_eq!(id, connection);
+                        return Some(reason);
+                    }
+                    ReceiveEvent::Connection(_, ConnectionEvent::Connected(_)) => return None,
+                    _ => {}
+                }
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
@@ -607,4 +634,36 @@ fn a_put_that_does_not_go_on_ends_and_takes_no_room() {
         id += 1;
     }
     println!("parts of no byte kept it for {:?}", begin.elapsed());
+}
+
+/// One host opens as many connections as it may, and holds them: one more is refused, with the
+/// limit; a client of another host is served.
+#[test]
+fn one_host_never_has_the_last_connections() {
+    let Some(fabric) = fabric() else { return };
+    let service = serve(&fabric, MemoryStore::new(), config().connections(4));
+    let flood: Vec<_> = (0..3)
+        .map(|_| RawClient::connect(&fabric, &service))
+        .collect();
+    let refused = RawClient::refused(&fabric, &service);
+    let Some(CloseReason::Refused(refusal)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.code(), RefusalCode::TOO_MANY_CONNECTIONS);
+    assert_eq!(refusal.details(), [3, 4]);
+    assert!(
+        refusal.to_string().contains("3 connections from this host"),
+        "{refusal}"
+    );
+    let elsewhere = Fabric::builder()
+        .provider(fabric.provider().name)
+        .endpoint_kind(EndpointKind::Rdm)
+        .node("127.0.0.2")
+        .open();
+    let elsewhere = elsewhere.expect("another address of this machine");
+    let other_client = client(&elsewhere);
+    let mut other = connect(&other_client, &elsewhere, &service);
+    let missing = other.head("x", by()).unwrap_err();
+    assert_eq!(missing.status(), Some(ObjectStatus::NOT_FOUND));
+    drop(flood);
 }

@@ -9,7 +9,7 @@ use super::layout::{AnswerWire, IS_ANSWER, MAGIC, checksum, checksum_code, read}
 use super::request::kind;
 use super::wire_error::field;
 use super::{ANSWER_PAYLOAD_MAX, Entries, HEADER_LEN, ObjectStatus, ObjectWireError, TEXT_MAX};
-use crate::object::store::{ObjectChecksum, ObjectEtag, ObjectInfo};
+use crate::object::store::{ChecksumKind, ObjectChecksum, ObjectEtag, ObjectInfo};
 
 /// Flag of a list: there are more behind its last entry.
 const MORE: u8 = 1;
@@ -36,6 +36,15 @@ pub(crate) enum AnswerBody<'a> {
     List {
         entries: Entries<'a>,
         more: bool,
+    },
+    /// To a request to take an upload up.
+    TakenUp {
+        /// Bytes of the whole object.
+        total: u64,
+        /// Those that are there, from the first on.
+        there: u64,
+        /// The CRC-64/NVME of those.
+        crc64: u64,
     },
     /// To any: it was not done.
     Refused {
@@ -86,7 +95,7 @@ impl<'a> Answer<'a> {
             return Err(ObjectWireError::PayloadLen { said, len });
         }
         let kind = wire.kind.wrapping_sub(IS_ANSWER);
-        if !(kind::HEAD..=kind::DELETE).contains(&kind) {
+        if !(kind::HEAD..=kind::DELETE).contains(&kind) && kind != kind::TAKE_UP {
             return Err(ObjectWireError::Kind(wire.kind));
         }
         let answer = Self {
@@ -112,7 +121,7 @@ impl<'a> Answer<'a> {
     fn payload(&self) -> &[u8] {
         match &self.body {
             AnswerBody::Object(head) => head.etag.as_str().as_bytes(),
-            AnswerBody::Done { .. } => &[],
+            AnswerBody::Done { .. } | AnswerBody::TakenUp { .. } => &[],
             AnswerBody::List { entries, .. } => entries.as_bytes(),
             AnswerBody::Refused { text, .. } => text.as_bytes(),
         }
@@ -144,6 +153,15 @@ impl<'a> Answer<'a> {
                 wire.modified = time_to_wire(head.modified).into();
             }
             AnswerBody::Done { moved } => wire.moved = (*moved).into(),
+            AnswerBody::TakenUp {
+                total,
+                there,
+                crc64,
+            } => {
+                (wire.size, wire.moved) = ((*total).into(), (*there).into());
+                wire.checksum = (*crc64).into();
+                wire.checksum_kind = checksum_code(Some(ChecksumKind::Crc64Nvme));
+            }
             AnswerBody::List { entries, more } => {
                 wire.flags = u8::from(*more) * MORE;
                 wire.entries = entries.count().into();
@@ -175,6 +193,12 @@ fn body<'a>(
         }),
         kind::PUT | kind::DELETE if payload.is_empty() => Ok(AnswerBody::Done { moved }),
         kind::DELETE => Err(field("etag_len", payload.len() as u64)),
+        kind::TAKE_UP if moved > wire.size.get() => Err(field("moved", moved)),
+        kind::TAKE_UP => Ok(AnswerBody::TakenUp {
+            total: wire.size.get(),
+            there: moved,
+            crc64: wire.checksum.get(),
+        }),
         _ => Ok(AnswerBody::Object(AnswerHead {
             size: wire.size.get(),
             moved,

@@ -1,14 +1,17 @@
 //! `Request`: what a client asks for.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
 use super::layout::{MAGIC, RequestWire, checksum, checksum_code, checksum_kind, read};
 use super::wire_error::field;
-use super::{HEADER_LEN, ObjectWireError, PutRequest, REQUEST_PAYLOAD_MAX, TOKEN_MAX};
+use super::{
+    HEADER_LEN, ObjectWireError, PutRequest, REQUEST_PAYLOAD_MAX, TOKEN_MAX, TakeUpRequest,
+};
 use crate::object::store::{
-    ChecksumKind, ListQuery, ObjectEtag, ObjectName, PutCondition, check_text, text_of,
+    ChecksumKind, ListQuery, ObjectEtag, ObjectName, PutCondition, UploadKey, check_text, text_of,
 };
 
 /// The kinds.
@@ -19,9 +22,10 @@ pub(super) mod kind {
     pub(crate) const LIST: u8 = 4;
     pub(crate) const DELETE: u8 = 5;
     pub(crate) const CANCEL: u8 = 6;
+    pub(crate) const TAKE_UP: u8 = 7;
 }
 
-/// Flag of a put: it begins the object.
+/// Flag of a put: it begins the object; of a request to take one up: it begins anew.
 const BEGINS: u8 = 1;
 /// Flag of a put: it ends the object.
 const ENDS: u8 = 2;
@@ -56,6 +60,7 @@ pub(crate) enum RequestBody {
         token: String,
     },
     Put(PutRequest),
+    TakeUp(TakeUpRequest),
     List(ListQuery),
     Delete {
         name: ObjectName,
@@ -110,7 +115,7 @@ impl Request {
     }
 
     fn header(&self, header: &mut [u8; HEADER_LEN]) {
-        let [name, other, etag] = self.parts().map(str::len);
+        let [name, other, etag] = self.parts().map(|part| part.len());
         let given = self.given().map_or(0, |_| GIVEN_LEN);
         // Each is checked to be short where it is made; what is longer is refused by who reads it.
         let len = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
@@ -151,6 +156,10 @@ impl Request {
                 (wire.total, wire.upload) = (put.total.into(), put.upload.into());
                 wire.checksum = checksum_code(put.checksum);
             }
+            RequestBody::TakeUp(asked) => {
+                wire.flags = u8::from(asked.anew) * BEGINS;
+                (wire.total, wire.upload) = (asked.total.into(), asked.upload.into());
+            }
             RequestBody::List(query) => wire.len = (query.limit as u64).into(),
             RequestBody::Head { .. } | RequestBody::Delete { .. } | RequestBody::Cancel => {}
         }
@@ -170,6 +179,7 @@ impl Request {
             RequestBody::Head { .. } => kind::HEAD,
             RequestBody::Get { .. } => kind::GET,
             RequestBody::Put(_) => kind::PUT,
+            RequestBody::TakeUp(_) => kind::TAKE_UP,
             RequestBody::List(_) => kind::LIST,
             RequestBody::Delete { .. } => kind::DELETE,
             RequestBody::Cancel => kind::CANCEL,
@@ -179,7 +189,8 @@ impl Request {
     fn condition(&self) -> u8 {
         let by_etag = |etag: &Option<ObjectEtag>| if etag.is_some() { 2 } else { 0 };
         match &self.body {
-            RequestBody::Put(put) => match put.condition {
+            RequestBody::Put(PutRequest { condition, .. })
+            | RequestBody::TakeUp(TakeUpRequest { condition, .. }) => match condition {
                 PutCondition::Any => 0,
                 PutCondition::Absent => 1,
                 PutCondition::Matches(_) => 2,
@@ -190,7 +201,20 @@ impl Request {
     }
 
     /// Name, other text, etag.
-    fn parts(&self) -> [&str; 3] {
+    fn parts(&self) -> [Cow<'_, str>; 3] {
+        if let RequestBody::TakeUp(asked) = &self.body {
+            let etag = etag_of(&asked.condition);
+            return [
+                asked.name.as_str().into(),
+                asked.key.to_string().into(),
+                etag.into(),
+            ];
+        }
+        self.texts().map(Cow::Borrowed)
+    }
+
+    /// The same, of those that have them as they are.
+    fn texts(&self) -> [&str; 3] {
         match &self.body {
             RequestBody::Head { name } => [name.as_str(), "", ""],
             RequestBody::Get {
@@ -200,21 +224,22 @@ impl Request {
                 token,
                 etag.as_ref().map_or("", ObjectEtag::as_str),
             ],
-            RequestBody::Put(put) => {
-                let etag = match &put.condition {
-                    PutCondition::Matches(etag) => etag.as_str(),
-                    PutCondition::Any | PutCondition::Absent => "",
-                };
-                [put.name.as_str(), &put.token, etag]
-            }
+            RequestBody::Put(put) => [put.name.as_str(), &put.token, etag_of(&put.condition)],
             RequestBody::List(query) => [&query.prefix, &query.start_after, ""],
             RequestBody::Delete { name, etag } => [
                 name.as_str(),
                 "",
                 etag.as_ref().map_or("", ObjectEtag::as_str),
             ],
-            RequestBody::Cancel => [""; 3],
+            RequestBody::Cancel | RequestBody::TakeUp(_) => [""; 3],
         }
+    }
+}
+
+fn etag_of(condition: &PutCondition) -> &str {
+    match condition {
+        PutCondition::Matches(etag) => etag.as_str(),
+        PutCondition::Any | PutCondition::Absent => "",
     }
 }
 
@@ -265,6 +290,12 @@ impl<'a> RequestTexts<'a> {
             return Err(field("token_len", self.other.len() as u64));
         }
         Ok(text_of(self.other)?.into())
+    }
+
+    fn key(&self) -> Result<UploadKey, ObjectWireError> {
+        let text = std::str::from_utf8(self.other).ok();
+        let key = text.and_then(|text| text.parse().ok());
+        key.ok_or_else(|| field("upload_key", self.other.len() as u64))
     }
 
     /// A checksum that its kind can have.
@@ -337,6 +368,14 @@ fn body(wire: &RequestWire, parts: &RequestTexts<'_>) -> Result<RequestBody, Obj
             etag: parts.etag(wire.condition)?,
         }),
         kind::CANCEL => Ok(RequestBody::Cancel),
+        kind::TAKE_UP => Ok(RequestBody::TakeUp(TakeUpRequest {
+            name: parts.name()?,
+            total: wire.total.get(),
+            upload: wire.upload.get(),
+            key: parts.key()?,
+            anew: wire.flags & BEGINS != 0,
+            condition: parts.condition(wire.condition)?,
+        })),
         other => Err(ObjectWireError::Kind(other)),
     }
 }

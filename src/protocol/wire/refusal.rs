@@ -118,7 +118,8 @@ impl Refusal {
         self.code
     }
 
-    /// Two numbers that belong to the code: for `TOO_MANY_CONNECTIONS` the limit, for
+    /// Two numbers that belong to the code: for `TOO_MANY_CONNECTIONS` the limit, and all that
+    /// there may be where the limit is that of one host, for
     /// `BY_APPLICATION` what the application gave.
     pub fn details(&self) -> [u64; 2] {
         self.details
@@ -179,6 +180,11 @@ impl fmt::Display for Refusal {
                 self.oldest, self.version
             ),
             RefusalCode::MALFORMED => f.write_str("the endpoint did not understand the hello"),
+            RefusalCode::TOO_MANY_CONNECTIONS if second > 0 => write!(
+                f,
+                "the endpoint already has {first} connections from this host, as many as one host \
+                 may have of its {second}"
+            ),
             RefusalCode::TOO_MANY_CONNECTIONS => {
                 write!(f, "the endpoint already has {first} connections, its limit")
             }

@@ -1,11 +1,13 @@
 //! The command lines of `serve`, `get`, `put`, `ls` and `rm`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use fabricast::PeerAddr;
 
 use super::url::ObjectUrl;
+use crate::stream::args::parse_time;
 
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
@@ -70,8 +72,7 @@ pub(crate) struct ClientArgs {
 /// Through which memory the bytes go.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MemoryArgs {
-    /// Bytes of memory that a file goes through at most, such as 65536, 256K or 64M [default: 64M
-    /// of a get, the file's size of a put]
+    /// Bytes of memory that a file goes through at most, such as 65536, 256K or 64M [default: 64M]
     #[arg(long, value_parser = parse_bytes)]
     pub(crate) memory: Option<usize>,
     /// The memory of a GPU: of CUDA device N, or 0
@@ -103,6 +104,14 @@ pub(crate) struct PutArgs {
     /// Say what would be put, and put nothing
     #[arg(long, alias = "dry-run")]
     pub(crate) dryrun: bool,
+    /// For how long to try again when the server is lost, without a byte more being there; such as
+    /// 90, 10m or 2h; 0: not at all. A file that is larger than --memory goes on where it was cut,
+    /// also with a later put of the same file, unless the server has given it up (after a day)
+    #[arg(long, default_value = "30", value_name = "TIME", value_parser = parse_time)]
+    pub(crate) retry_for: Duration,
+    /// Begin anew, though a part of the file is there from a put that was cut
+    #[arg(long)]
+    pub(crate) restart: bool,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]

@@ -9,9 +9,11 @@ pub(crate) mod args;
 mod client;
 mod listing;
 mod partial;
+mod put;
 mod report;
 mod serve;
 mod transfer;
+mod upload_state;
 mod url;
 
 use std::net::IpAddr;
@@ -36,7 +38,7 @@ pub(crate) fn run(command: &ObjectCommand<'_>) -> Result<(), Failure> {
     let (common, result) = match command {
         ObjectCommand::Serve(args) => (&args.common, serve::run(args)),
         ObjectCommand::Get(args) => (&args.client.common, transfer::get(args)),
-        ObjectCommand::Put(args) => (&args.client.common, transfer::put(args)),
+        ObjectCommand::Put(args) => (&args.client.common, put::put(args)),
         ObjectCommand::Ls(args) => (&args.client.common, listing::ls(args)),
         ObjectCommand::Rm(args) => (&args.client.common, listing::rm(args)),
     };

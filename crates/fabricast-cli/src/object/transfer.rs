@@ -1,7 +1,6 @@
-//! `fabricast put` and `fabricast get`: files, through memory of the host or of a GPU.
+//! `fabricast get`, and what `put` shares with it: memory of the host or of a GPU.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
@@ -10,11 +9,11 @@ use fabricast::Region;
 use fabricast::buffer::{RegionSlice, SharedBufferManager};
 use fabricast::cuda::{Device, Stream};
 use fabricast::memory::Access;
-use fabricast::object::{ObjectClient, ObjectMemory, PutCondition, RemoteObject};
+use fabricast::object::{ObjectClient, ObjectMemory, RemoteObject};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::args::{GetArgs, MemoryArgs, PutArgs};
+use super::args::{GetArgs, MemoryArgs};
 use super::client::{Connected, etag, failed};
 use super::partial::PartialFile;
 use super::url::ObjectUrl;
@@ -22,13 +21,13 @@ use super::{listing, report};
 use crate::failure::{End, Failure};
 
 /// Bytes that are copied between file and memory at once.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 
-/// Memory that a get goes through, unless it is said how much.
-const GET_MEMORY: u64 = 64 << 20;
+/// Memory that a file goes through, unless it is said how much.
+pub(super) const MEMORY: u64 = 64 << 20;
 
 /// Memory that servers reach, and how this side does.
-enum Lent {
+pub(super) enum Lent {
     Host(ObjectMemory),
     Gpu {
         memory: ObjectMemory,
@@ -38,7 +37,7 @@ enum Lent {
 }
 
 impl Lent {
-    fn new(
+    pub(super) fn new(
         client: &ObjectClient,
         args: &MemoryArgs,
         bytes: usize,
@@ -64,13 +63,13 @@ impl Lent {
         })
     }
 
-    fn memory(&self) -> &ObjectMemory {
+    pub(super) fn memory(&self) -> &ObjectMemory {
         match self {
             Self::Host(memory) | Self::Gpu { memory, .. } => memory,
         }
     }
 
-    fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Host(memory) => memory.copy_in(at as u64, bytes).map_err(Failure::of),
             Self::Gpu { slice, stream, .. } => {
@@ -92,130 +91,9 @@ impl Lent {
 }
 
 /// Parts of a length, of at most so many bytes.
-fn parts(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn parts(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(most).map(move |at| at..len.min(at + most))
 }
-
-// ---- put ----------------------------------------------------------------------------------------
-
-pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
-    let mut connected = Connected::new(&args.client, &args.to.server)?;
-    if args.recursive {
-        for (path, key) in files_below(&args.from, &args.to.key)? {
-            put_one(args, &mut connected, &path, &key)?;
-        }
-        return Ok(());
-    }
-    let mut key = args.to.key.clone();
-    if key.is_empty() || key.ends_with('/') {
-        let name = args.from.file_name().and_then(|name| name.to_str());
-        let name = name.filter(|_| args.from.as_os_str() != "-");
-        let Some(name) = name else {
-            let text = format!("{}: the object needs a key", args.from.display());
-            return Err(Failure::new(text).ends(End::Usage));
-        };
-        key.push_str(name);
-    }
-    put_one(args, &mut connected, &args.from, &key)
-}
-
-/// All files below a directory, with the keys that they get.
-fn files_below(top: &Path, key: &str) -> Result<Vec<(PathBuf, String)>, Failure> {
-    let failed = |path: &Path, error| Failure::file(path, &error).ends(End::Source);
-    let mut found = Vec::new();
-    let mut left = vec![(top.to_owned(), key.to_owned())];
-    while let Some((dir, key)) = left.pop() {
-        for entry in std::fs::read_dir(&dir).map_err(|error| failed(&dir, error))? {
-            let entry = entry.map_err(|error| failed(&dir, error))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|error| failed(&path, error))?;
-            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-                let text = format!("{}: keys are UTF-8, and this name is not", path.display());
-                return Err(Failure::new(text).ends(End::Source));
-            };
-            if kind.is_dir() {
-                left.push((path, format!("{key}{name}/")));
-            } else if kind.is_file() {
-                found.push((path, format!("{key}{name}")));
-            } else {
-                eprintln!("skipped {}: it is no file", path.display());
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn condition(args: &PutArgs) -> Result<PutCondition, Failure> {
-    Ok(match (&args.if_none_match, &args.if_match) {
-        (Some(_), _) => PutCondition::Absent,
-        (None, Some(text)) => PutCondition::Matches(etag(text)?),
-        (None, None) => PutCondition::Any,
-    })
-}
-
-fn put_one(
-    args: &PutArgs,
-    connected: &mut Connected,
-    path: &Path,
-    key: &str,
-) -> Result<(), Failure> {
-    let in_file = |error: &std::io::Error| Failure::file(path, error).ends(End::Source);
-    let json = args.client.common.json;
-    if args.dryrun {
-        let said = format!("would put {} as {key}", path.display());
-        report::line(
-            json,
-            said,
-            json!({"ok": true, "operation": "would put", "key": key}),
-        );
-        return Ok(());
-    }
-    let (mut from, len): (Box<dyn Read>, u64) = match path.as_os_str() == "-" {
-        // How much it is has to be known before.
-        true => {
-            let mut all = Vec::new();
-            let read = std::io::stdin().lock().read_to_end(&mut all);
-            let len =
-                read.map_err(|error| Failure::os("standard input", &error).ends(End::Source))?;
-            (Box::new(std::io::Cursor::new(all)), len as u64)
-        }
-        false => {
-            let file = File::open(path).map_err(|error| in_file(&error))?;
-            let len = file.metadata().map_err(|error| in_file(&error))?.len();
-            (Box::new(file), len)
-        }
-    };
-    let room = args
-        .memory
-        .memory
-        .map_or_else(|| len.max(1), |bytes| bytes as u64);
-    if len > room {
-        return Err(Failure::new(format!(
-            "{} has {len} bytes, and --memory {room}: an object is put as a whole",
-            path.display(),
-        ))
-        .ends(End::Usage));
-    }
-    let client = connected.remote.client();
-    let lent = Lent::new(client, &args.memory, room as usize, Access::READ)?;
-    let mut bytes = vec![0; PIECE];
-    for part in parts(len as usize, PIECE) {
-        let bytes = &mut bytes[..part.len()];
-        from.read_exact(bytes).map_err(|error| in_file(&error))?;
-        lent.copy_in(part.start, bytes)?;
-    }
-    let condition = condition(args)?;
-    let (begin, deadline) = (Instant::now(), connected.deadline());
-    let put = connected
-        .remote
-        .put(key, lent.memory(), 0..len, &condition, deadline);
-    let put = put.map_err(|error| failed(key, &error))?;
-    report::object(json, "put", key, &put, begin.elapsed());
-    Ok(())
-}
-
-// ---- get ----------------------------------------------------------------------------------------
 
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let mut connected = Connected::new(&args.client, &args.from.server)?;
@@ -337,7 +215,7 @@ fn get_one(args: &GetArgs, connected: &mut Connected, key: &str, to: &Path) -> R
     if got > 0 && !is_quiet {
         eprintln!("{key}: {got} of {len} bytes are there from a get that was cut");
     }
-    let room = args.memory.memory.map_or(GET_MEMORY, |bytes| bytes as u64);
+    let room = args.memory.memory.map_or(MEMORY, |bytes| bytes as u64);
     let room = room.min((len - got).max(1)) as usize;
     let client = connected.remote.client();
     let lent = Lent::new(client, &args.memory, room, Access::WRITE)?;
@@ -381,7 +259,7 @@ fn get_one(args: &GetArgs, connected: &mut Connected, key: &str, to: &Path) -> R
     }
 }
 
-fn bar(len: u64, is_quiet: bool) -> ProgressBar {
+pub(super) fn bar(len: u64, is_quiet: bool) -> ProgressBar {
     if is_quiet {
         return ProgressBar::hidden();
     }

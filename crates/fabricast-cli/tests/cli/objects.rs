@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -245,6 +245,146 @@ fn a_get_that_is_killed_goes_on() {
     }
     assert!(fs::read(back.join("large")).expect("it is there") == bytes);
     assert_eq!(fs::read_dir(&back).expect("it is there").count(), 1);
+}
+
+/// A put of a file that is larger than its memory, with state of its own.
+struct LargePut {
+    room: tempfile::TempDir,
+    bytes: Vec<u8>,
+}
+
+impl LargePut {
+    fn new() -> Self {
+        let room = tempfile::tempdir().expect("a directory");
+        let bytes = content(48 << 20);
+        fs::write(room.path().join("from"), &bytes).expect("written");
+        Self { room, bytes }
+    }
+
+    fn objects(&self) -> PathBuf {
+        self.room.path().join("objects")
+    }
+
+    fn command(&self, url: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricast"));
+        command
+            .arg("put")
+            .arg(self.room.path().join("from"))
+            .args([url, "--memory", "256K"])
+            .args(words)
+            .env("XDG_STATE_HOME", self.room.path().join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Bytes of the upload that are there, as far as the server's files say.
+    fn there(&self) -> u64 {
+        let kept = self.objects().join(".uploads.0000000000000000.tmp");
+        let files = fs::read_dir(kept).into_iter().flatten().flatten();
+        let lens = files.filter_map(|file| Some(file.metadata().ok()?.len()));
+        lens.max().unwrap_or(0)
+    }
+
+    /// Until some of it is there.
+    fn wait(&self, child: &mut Child) {
+        let end = Instant::now() + patient(Duration::from_secs(60));
+        while self.there() < 4 << 20 {
+            let ended = child.try_wait().expect("it is our child");
+            assert_eq!(ended, None, "before it was cut");
+            assert!(Instant::now() < end, "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The object is there, and nothing beside it: neither at the server, nor of the state.
+    fn assert_is_whole(&self) {
+        assert!(fs::read(self.objects().join("large")).expect("it is there") == self.bytes);
+        let count = |dir: PathBuf| fs::read_dir(dir).expect("it is there").count();
+        assert_eq!(count(self.objects()), 1);
+        assert_eq!(count(self.room.path().join("state/fabricast/puts")), 0);
+    }
+}
+
+const GOES_ON: &str = "bytes are there from a put that was cut";
+
+#[test]
+fn a_put_that_is_killed_goes_on_with_the_next_one() {
+    let put = LargePut::new();
+    let Some(server) = Server::start(&put.objects(), &[]) else {
+        return;
+    };
+    let url = server.url("large");
+    let cut = || {
+        let mut child = put.command(&url, &[]).spawn().expect("it starts");
+        put.wait(&mut child);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert!(!put.objects().join("large").exists());
+    };
+    let again = |words: &[&str], goes_on| {
+        let output = put.command(&url, words).output().expect("it runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{err}");
+        assert_eq!(err.contains(GOES_ON), goes_on, "{words:?}: {err}");
+        put.assert_is_whole();
+        fs::remove_file(put.objects().join("large")).expect("removed");
+    };
+    cut();
+    again(&[], true);
+    cut();
+    again(&["--restart"], false);
+    // Another file of that name is another upload.
+    cut();
+    fs::write(put.room.path().join("from"), &put.bytes).expect("written");
+    let output = put.command(&url, &[]).output().expect("it runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !err.contains(GOES_ON), "{err}");
+    assert!(fs::read(put.objects().join("large")).expect("it is there") == put.bytes);
+}
+
+#[test]
+fn a_put_goes_on_when_its_server_was_killed_and_is_there_again() {
+    let put = LargePut::new();
+    let Some(server) = Server::start(&put.objects(), &[]) else {
+        return;
+    };
+    let (url, addr) = (server.url("large"), server.addr.clone());
+    let mut child = put
+        .command(&url, &["--retry-for", "5m"])
+        .spawn()
+        .expect("it starts");
+    put.wait(&mut child);
+    // SIGKILL.
+    drop(server);
+    let there = put.there();
+    let _server = Server::start_at(&put.objects(), &addr, &[]).expect("it did before");
+    let output = child.wait_with_output().expect("it ends");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    assert!(
+        err.contains("trying again") && err.contains(GOES_ON),
+        "{there}: {err}"
+    );
+    put.assert_is_whole();
+}
+
+#[test]
+fn a_put_without_a_server_ends_when_it_was_told_to() {
+    let put = LargePut::new();
+    let Some(server) = Server::start(&put.objects(), &[]) else {
+        return;
+    };
+    let url = server.url("large");
+    let mut child = put
+        .command(&url, &["--retry-for", "0"])
+        .spawn()
+        .expect("it starts");
+    put.wait(&mut child);
+    drop(server);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The server over `shm`, which is for clients in other processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::*;
 use crate::object::RdmaToken;
@@ -198,4 +200,120 @@ fn a_process_that_stops_is_cut_off() {
     assert!(stats.leaked <= 1, "{stats:?}");
     lender.toggle();
     get(&mut rig, &token, 0, 1000);
+}
+
+/// The token that the other process goes by, if this is it.
+const TOKEN: &str = "FABRICAST_TEST_OBJECT_TOKEN";
+
+/// The other process: writes to where a token says, and tells what became of it.
+#[test]
+fn goes_where_a_token_says() {
+    let Ok(token) = std::env::var(TOKEN) else {
+        return;
+    };
+    let token: RdmaToken = token.parse().expect("a token");
+    let mut rig = rig().expect("shm was there before");
+    let payload = rig.filled(64, 1).freeze(64);
+    let deadline = rig.now() + Duration::from_millis(300);
+    match rig.channel.handle_get(&token, 0, payload, 1, deadline) {
+        Err(refused) => println!("\n@refused: {}", refused.kind),
+        Ok(()) => println!("\n@told: {:?}", rig.next(&mut [])),
+    }
+    // Its end is not what is looked at.
+    std::process::exit(0);
+}
+
+/// A region in `/dev/shm` that is removed when it is dropped.
+struct MadeRegion {
+    path: PathBuf,
+    token: RdmaToken,
+}
+
+impl MadeRegion {
+    /// These bytes, under a name as endpoints have it.
+    fn new(of: &RdmaToken, bytes: &[u8]) -> Self {
+        let random = crate::random::random_u64();
+        let name = format!("fabricast-test-{}-{random:x}", std::process::id());
+        let path = Path::new("/dev/shm").join(&name);
+        std::fs::write(&path, bytes).expect("written");
+        let name = format!("fi_shm://{name}\0");
+        let (base, len, key) = (of.base(), of.len(), of.key());
+        let token = RdmaToken::new(base, len, "shm", name.as_bytes(), key).expect("a token");
+        Self { path, token }
+    }
+
+    /// What becomes of a process that goes there: its status, and what it said.
+    fn lure(&self) -> (ExitStatus, String) {
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args([
+                "--exact",
+                "object::server::tests::shm::goes_where_a_token_says",
+                "--nocapture",
+            ])
+            .env(TOKEN, self.token.to_string())
+            .stdin(Stdio::null())
+            .output()
+            .expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = text.lines().find_map(|line| line.strip_prefix('@'));
+        (output.status, said.unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for MadeRegion {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What a region says of itself, the provider believes. One that is shorter than it says ended the
+/// process that went there (SIGBUS over libfabric 1.17, at one page), and is refused before the
+/// provider sees it. One whose size is right, and nothing else, may end it (SIGSEGV over 1.17).
+#[test]
+fn a_region_that_is_shorter_than_it_says_is_refused() {
+    if std::env::var_os(rig::PROVIDERS).is_some() || rig().is_none() {
+        return;
+    }
+    let fabric = Fabric::builder().provider("shm").open().expect("shm");
+    let honest = WindowClient::open(&fabric, LEN, crate::endpoint::Access::all());
+    let token = honest.token();
+    let name = String::from_utf8(token.name().to_vec()).expect("text");
+    let region = name
+        .trim_end_matches('\0')
+        .strip_prefix("fi_shm://")
+        .expect("a region");
+    let bytes = std::fs::read(Path::new("/dev/shm").join(region)).expect("its own region");
+    println!("a region of {} bytes", bytes.len());
+    let size = (bytes.len() as u64).to_le_bytes();
+    let at = (0..512)
+        .step_by(8)
+        .find(|at| bytes[*at..at + 8] == size)
+        .expect("its size");
+    println!("the size is at byte {at}");
+    for len in [at + 8, 4096, bytes.len() / 2, bytes.len() - 1] {
+        let (status, said) = MadeRegion::new(&token, &bytes[..len]).lure();
+        println!("{len} of its bytes: {status}; {said}");
+        assert!(status.success(), "{status}");
+        let why = format!("has {len} bytes, and says {}", bytes.len());
+        assert!(
+            said.starts_with("refused: ") && said.contains(&why),
+            "{said}"
+        );
+    }
+    for (what, bytes) in [("none", &[][..]), ("all", &bytes[..])] {
+        let (status, said) = MadeRegion::new(&token, bytes).lure();
+        println!("{what} of its bytes: {status}; {said}");
+        assert!(
+            status.success() && said.contains("WriteFailed"),
+            "{status}: {said}"
+        );
+    }
+    // The fact that the documents state: which signal it is, if one, is the provider's matter.
+    let mut lying = bytes[..4096].to_vec();
+    lying[at..at + 8].copy_from_slice(&4096_u64.to_le_bytes());
+    let (status, said) = MadeRegion::new(&token, &lying).lure();
+    println!("a region of one page that says so: {status}; {said}");
+    let is_told = status.success() && said.contains("WriteFailed");
+    let is_killed = matches!(status.signal(), Some(libc::SIGBUS | libc::SIGSEGV));
+    assert!(is_told || is_killed, "{status}: {said}");
 }

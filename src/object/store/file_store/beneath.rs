@@ -45,6 +45,20 @@ impl Beneath {
         self.open_below(&parts, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
+    /// Makes a directory for this user alone; one that is there stays as it is.
+    pub(super) fn make_private(&self, name: &str) -> Result<(), StoreError> {
+        let mode = Mode::from_raw_mode(0o700);
+        match retry(|| rustix::fs::mkdirat(&self.root, name, mode)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a directory, if it is empty.
+    pub(super) fn remove_empty(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.root, name, AtFlags::REMOVEDIR);
+    }
+
     /// A file of that name.
     pub(super) fn open_file(
         &self,

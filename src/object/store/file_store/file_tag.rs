@@ -68,7 +68,7 @@ pub(super) fn modified_ns(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }
 
-fn time_of(ns: i128) -> Option<SystemTime> {
+pub(super) fn time_of(ns: i128) -> Option<SystemTime> {
     let since = Duration::from_nanos(u64::try_from(ns.unsigned_abs()).ok()?);
     if ns < 0 {
         SystemTime::UNIX_EPOCH.checked_sub(since)

@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::{ServedDirectory, file_tag};
 use crate::buffer::Buffer;
-use crate::storage::{AtomicFile, IoOptions};
+use crate::storage::{AtomicFile, FileHandle, IoOptions};
 
 /// How often a temporary file is tried for, when others remove the directory meanwhile.
 const TRIES: u32 = 16;
@@ -28,9 +28,9 @@ pub(super) struct FileUpload {
 /// Where the object goes. Dropped, it removes the directories on the way that are empty, which
 /// those are that were made for an object that did not come.
 #[derive(Debug)]
-struct UploadWay {
-    store: Arc<ServedDirectory>,
-    name: ObjectName,
+pub(super) struct UploadWay {
+    pub(super) store: Arc<ServedDirectory>,
+    pub(super) name: ObjectName,
 }
 
 impl Drop for UploadWay {
@@ -78,37 +78,39 @@ impl FileUpload {
         let file = AtomicFile::create_with(path, &store.options)?;
         Ok((file, directory))
     }
+}
 
-    /// Brings the bytes to the device, and writes down what they are.
-    fn seal(&self, crc64: u64) -> Result<ObjectInfo, StoreError> {
-        let file = self.file.file();
-        file.sync_data()?;
-        let gone = || StoreError::Failed("the temporary file was closed".into());
-        let fd = file.descriptor().ok_or_else(gone)?;
-        let stat = rustix::fs::fstat(fd)?;
-        let found = file_tag::size_of_file(&stat);
-        if found != self.size {
-            let size = self.size;
-            return Err(StoreError::Failed(format!(
-                "{found} bytes were written of {size}"
-            )));
-        }
-        Ok(file_tag::write(fd, &stat, crc64))
+/// Begins to write a piece.
+pub(super) fn write(file: &FileHandle, at: u64, bytes: Buffer, done: StoreCompletion<Buffer>) {
+    let written = file.pwrite(bytes, .., at, &IoOptions::default());
+    written.on_done(move |outcome| {
+        let moved = outcome.result.map(|moved| moved.bytes);
+        done.end(outcome.buffer, moved.map_err(Into::into));
+    });
+}
+
+/// Brings the bytes to the device, and writes down what they are.
+pub(super) fn seal(file: &FileHandle, size: u64, crc64: u64) -> Result<ObjectInfo, StoreError> {
+    file.sync_data()?;
+    let gone = || StoreError::Failed("the temporary file was closed".into());
+    let fd = file.descriptor().ok_or_else(gone)?;
+    let stat = rustix::fs::fstat(fd)?;
+    let found = file_tag::size_of_file(&stat);
+    if found != size {
+        return Err(StoreError::Failed(format!(
+            "{found} bytes were written of {size}"
+        )));
     }
+    Ok(file_tag::write(fd, &stat, crc64))
 }
 
 impl ObjectUpload for FileUpload {
     fn write(&mut self, at: u64, bytes: Buffer, done: StoreCompletion<Buffer>) {
-        let file = self.file.file();
-        let written = file.pwrite(bytes, .., at, &IoOptions::default());
-        written.on_done(move |outcome| {
-            let moved = outcome.result.map(|moved| moved.bytes);
-            done.end(outcome.buffer, moved.map_err(Into::into));
-        });
+        write(self.file.file(), at, bytes, done);
     }
 
     fn commit(self: Box<Self>, crc64: u64) -> Result<ObjectInfo, StoreError> {
-        let info = self.seal(crc64)?;
+        let info = seal(self.file.file(), self.size, crc64)?;
         // Descriptor and way stay until the file has its name.
         let Self {
             condition,

@@ -34,3 +34,22 @@ proptest! {
         prop_assert_eq!(sum.value(), ObjectChecksum::of(kind, &bytes));
     }
 }
+
+#[test]
+fn a_checksum_goes_on_behind_what_is_there() {
+    let bytes: Vec<u8> = (0..100_000_u32)
+        .map(|at| (at * 7 + at / 251) as u8)
+        .collect();
+    let all = ObjectChecksum::of(ChecksumKind::Crc64Nvme, &bytes);
+    for there in [0, 1, 4096, 99_999, 100_000] {
+        let (front, back) = bytes.split_at(there);
+        let front = ObjectChecksum::of(ChecksumKind::Crc64Nvme, front);
+        let mut sum = RangeChecksum::behind(front.value, there as u64);
+        assert_eq!((sum.value(), sum.done()), (front, there as u64));
+        // The second half before the first.
+        let (middle, end) = back.split_at(back.len() / 2);
+        sum.add((there + middle.len()) as u64, end);
+        sum.add(there as u64, middle);
+        assert_eq!((sum.value(), sum.done()), (all, 100_000), "{there}");
+    }
+}

@@ -36,17 +36,30 @@ pub(super) fn upload(
 ) -> Result<Box<dyn ObjectUpload>, StoreError> {
     let pool = pool();
     let mut upload = store.begin(&name(object), bytes.len() as u64, condition)?;
+    write_pieces(&mut *upload, 0, bytes, &pool);
+    Ok(upload)
+}
+
+/// Writes these bytes from byte `at` on.
+pub(super) fn write(upload: &mut dyn ObjectUpload, at: u64, bytes: &[u8]) {
+    write_pieces(upload, at, bytes, &pool());
+}
+
+fn write_pieces(upload: &mut dyn ObjectUpload, at: u64, bytes: &[u8], pool: &SharedBufferManager) {
     for (index, piece) in bytes.chunks(PIECE).enumerate().rev() {
         let mut buffer = pool.try_acquire().expect("each comes back");
         buffer[..piece.len()].copy_from_slice(piece);
         let (said, answer) = channel();
         let done = StoreCompletion::new(move |buffer, result| said.send((buffer, result)).unwrap());
-        upload.write((index * PIECE) as u64, buffer.freeze(piece.len()), done);
+        upload.write(
+            at + (index * PIECE) as u64,
+            buffer.freeze(piece.len()),
+            done,
+        );
         let (buffer, result) = answer.recv_timeout(LONG).unwrap();
         assert_eq!((buffer.is_some(), result), (true, Ok(piece.len())));
     }
     assert_eq!(pool.free_count(), 8);
-    Ok(upload)
 }
 
 pub(super) fn put(

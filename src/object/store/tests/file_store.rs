@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
 
-use super::super::contract::{name, put, read, upload};
+use super::super::contract::{name, put, read, upload, write};
+use super::super::{ChecksumKind, ObjectChecksum, UploadKey};
 use super::*;
 
 /// A served directory beside a secret, by openat2 and without.
@@ -290,5 +292,163 @@ fn eight_threads_put_and_delete_in_one_directory() {
         });
         assert!(all(store).is_empty());
         assert_eq!(fs::read_dir(root).unwrap().count(), 0);
+    });
+}
+
+fn asked<'a>(key: &'a UploadKey, object: &'a ObjectName, size: u64, owner: &'a str) -> TakeUp<'a> {
+    TakeUp::new((key, object, size), &PutCondition::Any, false, owner)
+}
+
+/// Takes it up. A thread that wrote for whoever had it may not have let go of the file yet.
+fn take_up(store: &FileStore, asked: &TakeUp<'_>) -> TakenUp {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match store.take_up(asked) {
+            Err(StoreError::UploadTaken) if Instant::now() < end => std::thread::yield_now(),
+            taken => return taken.unwrap(),
+        }
+    }
+}
+
+/// Puts a front of so many bytes, and goes.
+fn cut(store: &FileStore, asked: &TakeUp<'_>, bytes: &[u8]) {
+    let mut taken = take_up(store, asked);
+    assert_eq!(taken.there, 0);
+    write(&mut *taken.upload, 0, bytes);
+    let sum = ObjectChecksum::of(ChecksumKind::Crc64Nvme, bytes).value;
+    taken.upload.mark(bytes.len() as u64, sum);
+}
+
+/// How much is there of it; it is let go again.
+fn there(store: &FileStore, asked: &TakeUp<'_>) -> u64 {
+    take_up(store, asked).there
+}
+
+/// Until nobody has any of it; what is too much is gone then.
+fn settle(store: &FileStore, kept: &Path) {
+    for entry in fs::read_dir(kept).into_iter().flatten().flatten() {
+        // It may be gone meanwhile.
+        if let Ok(file) = fs::File::open(entry.path()) {
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        }
+    }
+    store.0.kept.sweep(&store.0.beneath);
+}
+
+/// What is kept is bounded: by number, by bytes, by age, and each client has half of it at most.
+#[test]
+fn what_is_kept_of_uploads_is_bounded() {
+    let content = vec![7; 64 << 10];
+    let object = name("x");
+    let keys: Vec<_> = (0..8).map(|_| UploadKey::random()).collect();
+    let kept = |limits: KeptLimits, owner_of: fn(usize) -> &'static str| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::open(dir.path()).unwrap();
+        store.keep_uploads(limits);
+        for (at, key) in keys.iter().enumerate() {
+            cut(
+                &store,
+                &asked(key, &object, 1 << 20, owner_of(at)),
+                &content,
+            );
+            // The file system's clock moves on.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let path = dir.path().join(".uploads.0000000000000000.tmp");
+        settle(&store, &path);
+        let is_kept = |at: &usize| path.join(keys[*at].to_string()).exists();
+        let kept: Vec<_> = (0..keys.len()).filter(is_kept).collect();
+        let entries = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(entries, usize::from(!kept.is_empty()));
+        for at in &kept {
+            let again = asked(&keys[*at], &object, 1 << 20, owner_of(*at));
+            assert_eq!(there(&store, &again), content.len() as u64);
+        }
+        assert!(all(&store).is_empty());
+        kept
+    };
+    let (all_are, one): (KeptLimits, fn(usize) -> &'static str) = (KeptLimits::default(), |_| "a");
+    assert_eq!(kept(all_are.clone(), one).len(), 8);
+    assert_eq!(
+        kept(all_are.clone().count(6), one),
+        [5, 6, 7],
+        "half, the newest"
+    );
+    let each = |at| ["a", "b", "c", "d", "e", "f", "g", "h"][at];
+    assert_eq!(kept(all_are.clone().count(6), each), [2, 3, 4, 5, 6, 7]);
+    let bytes = 4 * content.len() as u64;
+    assert_eq!(
+        kept(all_are.clone().bytes(bytes), one),
+        [6, 7],
+        "half of the bytes"
+    );
+    assert_eq!(kept(all_are.clone().bytes(bytes), each), [4, 5, 6, 7]);
+    // One who has much takes nothing from one who has little.
+    let flood = |at| if at == 0 { "b" } else { "a" };
+    assert_eq!(kept(all_are.clone().count(6), flood), [0, 5, 6, 7]);
+    assert_eq!(kept(all_are.age(Duration::ZERO), one), [0_usize; 0]);
+}
+
+/// A record that is torn, of another run of the kernel, or behind the file's end, says nothing.
+#[test]
+fn what_is_not_known_to_be_there_is_put_again() {
+    let (key, object) = (UploadKey::random(), name("x"));
+    let asked = asked(&key, &object, 1 << 20, "a");
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let kept = dir.path().join(".uploads.0000000000000000.tmp");
+    let (bytes, record) = (
+        kept.join(key.to_string()),
+        kept.join(format!("{key}.record")),
+    );
+    let content = vec![7; 5000];
+    cut(&store, &asked, &content);
+    assert_eq!(there(&store, &asked), 5000);
+    let text = fs::read_to_string(&record).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let other_boot = {
+        let body = text.split_once('\n').unwrap().1;
+        let body = body.replace(boot.trim(), "00000000-0000-0000-0000-000000000000");
+        let sum = ObjectChecksum::of(ChecksumKind::Crc32c, body.as_bytes()).value;
+        format!("fabricast upload 1 {sum:08x}\n{body}")
+    };
+    settle(&store, &kept);
+    for wrong in [
+        other_boot,
+        text.replace("5000", "5001"),
+        text[..50].to_owned(),
+        String::new(),
+    ] {
+        fs::write(&record, &wrong).unwrap();
+        // It is swept, or begun anew.
+        assert_eq!(there(&store, &asked), 0, "{wrong}");
+        cut(&store, &asked, &content);
+        settle(&store, &kept);
+    }
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&bytes)
+        .unwrap()
+        .set_len(4999)
+        .unwrap();
+    assert_eq!(there(&store, &asked), 0, "shorter than said");
+    fs::remove_file(&record).unwrap();
+    fs::create_dir(&record).unwrap();
+    assert!(store.take_up(&asked).is_err());
+}
+
+/// Links in the place of what is kept lead nowhere.
+#[test]
+fn what_is_kept_lies_below_the_directory() {
+    served(|store, root| {
+        let (key, object) = (UploadKey::random(), name("x"));
+        let asked = asked(&key, &object, 10, "a");
+        let kept = root.join(".uploads.0000000000000000.tmp");
+        symlink("..", &kept).unwrap();
+        assert!(store.take_up(&asked).is_err());
+        fs::remove_file(&kept).unwrap();
+        fs::create_dir(&kept).unwrap();
+        symlink("../../secret", kept.join(key.to_string())).unwrap();
+        assert!(store.take_up(&asked).is_err());
     });
 }

@@ -112,6 +112,40 @@ fn requests_have_these_bytes() {
     let header = bytes(&[&front(5, 0, 2), &zeros, &lens(1, 0, 1, 2, 0)]);
     golden_request(delete, header, b"xe");
     golden_request(RequestBody::Cancel, bytes(&[&front(6, 0, 0)]), b"");
+    let key = "000102030405060708090a0b0c0d0e0f";
+    let take_up = |anew| {
+        RequestBody::TakeUp(TakeUpRequest {
+            name: name("x"),
+            total: 3,
+            upload: 4,
+            key: key.parse().expect("a key"),
+            anew,
+            condition: PutCondition::Matches(etag("e1")),
+        })
+    };
+    let numbers: Vec<u8> = [0, 0, 3, 4]
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    for anew in [false, true] {
+        let header = bytes(&[&front(7, anew.into(), 35), &numbers, &lens(1, 32, 2, 2, 0)]);
+        golden_request(take_up(anew), header, format!("x{key}e1").as_bytes());
+    }
+    let (mut header, mut payload) = ([0; HEADER_LEN], Vec::new());
+    let (id, budget_ms) = (1, 0);
+    let body = take_up(false);
+    Request {
+        id,
+        budget_ms,
+        body,
+    }
+    .encode(&mut header, &mut payload);
+    payload[1] = b'X';
+    let wrong = Request::parse(&header, &payload);
+    assert!(
+        matches!(wrong, Err(ObjectWireError::Field { .. })),
+        "{wrong:?}"
+    );
 }
 
 #[test]
@@ -165,6 +199,19 @@ fn answers_have_these_bytes() {
     };
     let header = bytes(&[&front(132, 1, [0, 0], 22, 1)]);
     golden_answer(4, list, header, &entry.concat());
+    let taken_up = AnswerBody::TakenUp {
+        total: 9,
+        there: 6,
+        crc64: 7,
+    };
+    let numbers: Vec<u8> = [9, 6, 7, 0]
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    let header = bytes(&[&front(135, 0, [0, 0], 0, 0), &numbers, &[1]]);
+    golden_answer(7, taken_up, header, b"");
+    let more = bytes(&[&front(135, 0, [0, 0], 0, 0), &[5, 0, 0, 0, 0, 0, 0, 0, 6]]);
+    assert!(Answer::parse(&more, b"").is_err(), "more than there is");
 }
 
 #[test]
@@ -212,7 +259,7 @@ fn lies_are_told_by_name() {
         matches!(escape, Err(ObjectWireError::Name(_))),
         "{escape:?}"
     );
-    for (at, value) in [(0, b'X'), (4, 7), (5, 4), (6, 1), (24, 1), (62, 3), (63, 1)] {
+    for (at, value) in [(0, b'X'), (4, 8), (5, 4), (6, 1), (24, 1), (62, 3), (63, 1)] {
         let mut header = header;
         header[at] = value;
         assert!(Request::parse(&header, &payload).is_err(), "byte {at}");

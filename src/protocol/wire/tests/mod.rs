@@ -230,6 +230,8 @@ fn a_future_version_is_told_apart_from_nonsense() {
 fn refusals_are_told_in_words() {
     let text = |code, details| Refusal::new(code, details).to_string();
     assert!(text(RefusalCode::TOO_MANY_CONNECTIONS, [128, 0]).contains("128 connections"));
+    let of_host = text(RefusalCode::TOO_MANY_CONNECTIONS, [48, 64]);
+    assert!(of_host.contains("48 connections from this host") && of_host.contains("64"));
     assert!(text(RefusalCode::BY_APPLICATION, [42, 0]).contains("42"));
     assert!(text(RefusalCode::RECEIVE_DEPTH, [9000, 4096]).contains("4096"));
     let modes = [
