@@ -413,6 +413,8 @@ impl OutgoingTransfer {
             }
             _ => None,
         };
+        let is_compared = |block: &Block| self.peers.iter().any(|it| it.compares(block.index));
+        let compared = blocks.iter().any(is_compared);
         ReadJob {
             transfer: self.transfer.id,
             source: self.transfer.source.clone(),
@@ -420,6 +422,7 @@ impl OutgoingTransfer {
             sums: SumsWanted {
                 crc: transfer.options.crc32c,
                 hashed,
+                compared,
             },
         }
     }
@@ -433,15 +436,24 @@ impl OutgoingTransfer {
             Ok(ReadOutcome::Unchanged) => self.transfer.checked = self.reading == 0,
             Ok(ReadOutcome::Block(block, sums, bytes)) => {
                 let hash_time = self.add_hashes(&[(block, sums)]);
-                let crc = sums.crc;
-                let ready = Ready::Block(ReadyBlock { block, bytes, crc });
+                let ready = Ready::Block(ReadyBlock {
+                    block,
+                    bytes,
+                    crc: sums.crc,
+                    content: sums.content,
+                });
                 self.hand_out(&ready, done.took, hash_time);
             }
             Ok(ReadOutcome::Pack(read, payload)) => {
                 let hash_time = self.add_hashes(&read);
+                let contents = read.iter().map(|(_, sums)| sums.content).collect();
                 let blocks = read.into_iter().map(|(block, sums)| (block, sums.crc));
                 let blocks = blocks.collect();
-                let ready = Ready::Pack(ReadyPack { blocks, payload });
+                let ready = Ready::Pack(ReadyPack {
+                    blocks,
+                    contents,
+                    payload,
+                });
                 self.hand_out(&ready, done.took, hash_time);
             }
             Err(error) => self.fail_all(&source_failed(error), tools),

@@ -66,7 +66,10 @@ impl PeerSession {
     /// Blocks were read. Whether they were for the peer, too.
     pub(super) fn on_read(&mut self, ready: Ready) -> bool {
         let packs = self.takes_packs();
-        self.blocks.on_read(ready, packs)
+        let outgoing = self.outgoing.as_ref();
+        self.blocks.on_read(ready, packs, |index, content| {
+            outgoing.is_some_and(|outgoing| outgoing.is_same(index, content))
+        })
     }
 
     /// Everything was sent, and the source is still what it was. `blake3`: of what was read, if all
@@ -318,6 +321,15 @@ impl PeerSession {
                         .unwrap_or(Err(SendErrorKind::NoConnection))
                 })
             }
+            (Ready::Same(blocks), _) => {
+                let crcs: Vec<_> = blocks.iter().map(|(_, crc)| (*crc).into()).collect();
+                rail.outbox
+                    .push(&Message::Same(outgoing.same_header(blocks, &crcs)));
+                outgoing.on_same_sent(rail.number, blocks);
+                rail.pump(network);
+                self.blocks.pop();
+                return Some((0, 0));
+            }
             (Ready::Pack(ready), _) => {
                 let pack = outgoing.pack_header(&ready.blocks, &ready.payload);
                 let first = pack.first;
@@ -345,6 +357,8 @@ impl PeerSession {
                 let bytes = ready.blocks.iter().map(|(block, _)| u64::from(block.len));
                 (ready.blocks.len() as u64, bytes.sum())
             }
+            // It was said above.
+            Ready::Same(_) => (0, 0),
         };
         rail.local.in_flight += 1;
         let now = with.now();

@@ -91,6 +91,13 @@ impl fmt::Display for Summary<'_> {
         if report.unchanged > 0 {
             writeln!(f, "unchanged    {} files", report.unchanged)?;
         }
+        if report.equal_bytes > 0 {
+            writeln!(
+                f,
+                "equal        {} bytes of other files",
+                report.equal_bytes
+            )?;
+        }
         if report.deleted > 0 {
             writeln!(f, "deleted      {} files and directories", report.deleted)?;
         }

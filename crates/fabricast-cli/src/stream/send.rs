@@ -19,7 +19,7 @@ use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
-use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
+use crate::stream::args::{Addresses, By, Links, SendArgs, Slow, Unchanged};
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, LibraryStart, Request, Role};
 use crate::stream::measure::Bytes;
@@ -481,7 +481,8 @@ fn options(args: &SendArgs) -> SendOptions {
         })
         .sync(args.sync)
         .read_back(args.read_back)
-        .skip_unchanged(args.skip_unchanged)
+        .skip_unchanged(args.skip_unchanged.is_some())
+        .compare_content(args.skip_unchanged == Some(Unchanged::Content))
         // Standard input is never the same again.
         .restart(args.restart || args.paths.iter().any(|path| path.as_os_str() == "-"))
         .rate(args.limit_rate)

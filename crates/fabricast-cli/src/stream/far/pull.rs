@@ -149,6 +149,10 @@ fn summary(name: &str, result: &Value) -> String {
     if unchanged > 0.0 {
         text += &format!("unchanged    {unchanged:.0} files\n");
     }
+    let equal = number("equal_bytes");
+    if equal > 0.0 {
+        text += &format!("equal        {equal:.0} bytes of other files\n");
+    }
     let deleted = number("deleted");
     if deleted > 0.0 {
         text += &format!("deleted      {deleted:.0} files and directories\n");
