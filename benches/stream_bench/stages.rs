@@ -223,6 +223,7 @@ fn offer(case: &Case) -> Result<StreamOffer, Failure> {
         sync: false,
         read_back: false,
         skip_unchanged: false,
+        compare_content: false,
         delete: false,
         restart: true,
     })

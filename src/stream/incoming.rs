@@ -19,6 +19,7 @@ mod content;
 mod credit;
 mod lap;
 mod listing;
+mod offered;
 mod rails;
 mod reception;
 mod refusal;
@@ -26,6 +27,8 @@ mod reports;
 mod stage;
 mod verdict;
 
+#[cfg(any(test, fuzzing))]
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::admission::{admit, memory_of};
@@ -44,7 +47,7 @@ use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
 use super::pack::PackedBlock;
 use super::wire::{
     BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart, Message, Open,
-    OpenFlags, Pack, RailLost, Zeros,
+    OpenFlags, Pack, RailLost, Same, Zeros,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -68,6 +71,9 @@ pub(crate) enum MessageOutcome {
     /// Blocks that are zeros and are not there yet, one at least: to be written, and reported by
     /// [`IncomingStream::on_pack_done`].
     Zeros(Vec<Block>),
+    /// Blocks that lie in files of the same names, with their CRC32C, and are not kept yet, one at
+    /// least: to be kept, and reported by [`IncomingStream::on_pack_done`].
+    Same(Vec<(Block, u32)>),
     /// A block that is there, or being written: its buffer is free.
     Twice,
     /// The sender has lost this connection, and sends its blocks again: it is to be closed.
@@ -229,6 +235,7 @@ impl IncomingStream {
             blocks: have,
             bytes,
             unchanged: 0,
+            sums: BTreeMap::new(),
             digest_part: have_digest,
             hash: content,
         });
@@ -322,6 +329,7 @@ impl IncomingStream {
             Message::Pack(pack) => self.on_pack(rail, pack),
             Message::Zeros(zeros) => self.on_zeros(rail, zeros),
             Message::Placed(placed) => self.on_block(rail, &placed.block, true),
+            Message::Same(same) => self.on_same(rail, same),
             Message::Manifest(part) => self.on_manifest(part),
             Message::Finish(finish) => self.on_finish(rail, finish),
             Message::RailLost(lost) => self.on_rail_lost(lost),
@@ -387,7 +395,7 @@ impl IncomingStream {
     /// Whether blocks may come now, in this way.
     fn expect_blocks(&self, is_placed: bool, message: &Message<'_>) -> Result<(), StreamViolation> {
         let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
-        let is_told = self.blocks.reports.is_sender_told();
+        let is_told = self.blocks.is_sender_told();
         match self.state == IncomingStage::Receiving && is_placed == is_by_write && is_told {
             true => Ok(()),
             false => Err(self.unexpected(message)),
@@ -413,6 +421,18 @@ impl IncomingStream {
             IncomingStage::Over => MessageOutcome::Over,
             _ if new.is_empty() => MessageOutcome::Twice,
             _ => MessageOutcome::Zeros(new),
+        })
+    }
+
+    fn on_same(&mut self, rail: u16, same: &Same<'_>) -> Result<MessageOutcome, StreamViolation> {
+        let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
+        self.expect_blocks(is_by_write, &Message::Same(*same))?;
+        let new = self.blocks.on_same(rail, same)?;
+        self.check_resent(same.first);
+        Ok(match self.state {
+            IncomingStage::Over => MessageOutcome::Over,
+            _ if new.is_empty() => MessageOutcome::Twice,
+            _ => MessageOutcome::Same(new),
         })
     }
 

@@ -46,7 +46,7 @@ mod source;
 #[cfg(all(test, not(loom)))]
 #[path = "tests/stall.rs"]
 mod stall_tests;
-mod sums;
+pub(crate) mod sums;
 mod through_gpu;
 pub(crate) mod wire;
 mod workers;

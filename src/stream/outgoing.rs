@@ -27,6 +27,8 @@ mod stage;
 
 use std::sync::Arc;
 
+use zerocopy::little_endian::U32;
+
 use self::blocks::OutgoingBlocks;
 use self::completion::check_asked;
 use self::control::SenderControl;
@@ -41,9 +43,10 @@ use self::stage::OutgoingStage;
 use super::blocks::{Block, BlockPlan};
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::Manifest;
+use super::sums::ContentSum;
 use super::wire::{
     Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
-    Pause, RailLost, RangeList, Zeros,
+    Pause, RailLost, RangeList, Same, Sums, Zeros,
 };
 
 /// The sender's end of one stream to one peer.
@@ -56,6 +59,8 @@ pub(crate) struct OutgoingStream {
     credit: SendCredit,
     lap: OutgoingLap,
     remote: RemoteProgress,
+    /// Blocks whose sums the peer says before it is sent any.
+    compared: u64,
     pause: PauseNotice,
     blake3: Option<[u8; HASH_LEN]>,
     /// What [`next_control`](Self::next_control) gave, until it went out.
@@ -86,6 +91,7 @@ impl OutgoingStream {
             credit: SendCredit::default(),
             lap: OutgoingLap::default(),
             remote: RemoteProgress::default(),
+            compared: 0,
             pause: PauseNotice::default(),
             blake3: None,
             pending: None,
@@ -198,6 +204,42 @@ impl OutgoingStream {
             // No more than `ZEROS_BLOCKS_MAX`.
             blocks: blocks.len() as u32,
         }
+    }
+
+    /// What says that the peer has blocks, which follow each other, with these CRC32C.
+    pub(crate) fn same_header<'a>(&self, blocks: &[(Block, u32)], crcs: &'a [U32]) -> Same<'a> {
+        Same {
+            stream: self.open.stream,
+            first: blocks.first().map_or(0, |(block, _)| block.index),
+            crcs,
+        }
+    }
+
+    /// Whether the peer has said the sum of this block, and it may be that of what was read.
+    pub(crate) fn compares(&self, index: u64) -> bool {
+        self.blocks.sum(index).is_some()
+    }
+
+    /// Whether the peer has what was read of a block, in a file of the same name.
+    pub(crate) fn is_same(&self, index: u64, content: Option<ContentSum>) -> bool {
+        content.is_some() && self.blocks.sum(index) == content
+    }
+
+    /// The peer is told, on a rail, that it has these blocks, which follow each other.
+    ///
+    /// # Panics
+    ///
+    /// As [`on_sent`](Self::on_sent).
+    pub(crate) fn on_same_sent(&mut self, rail: u16, blocks: &[(Block, u32)]) {
+        self.on_pack_sent(rail, blocks);
+        for (block, _) in blocks {
+            self.blocks.on_same_sent(block);
+        }
+    }
+
+    /// Bytes of the blocks that the peer was told to keep.
+    pub(crate) fn equal_bytes(&self) -> u64 {
+        self.blocks.equal_bytes()
     }
 
     /// A block has been given to the endpoint, whatever becomes of it there.
@@ -323,7 +365,10 @@ impl OutgoingStream {
             OutgoingStage::Opening { is_open: false, .. } => Some(SenderControl::Open),
             OutgoingStage::Opening { next, .. } => Some(SenderControl::Part { next }),
             OutgoingStage::Sending => self.choose_sending(rail),
-            OutgoingStage::Opened | OutgoingStage::Having(_) | OutgoingStage::Over => None,
+            OutgoingStage::Opened
+            | OutgoingStage::Having(_)
+            | OutgoingStage::Comparing { .. }
+            | OutgoingStage::Over => None,
         }
     }
 
@@ -386,6 +431,7 @@ impl OutgoingStream {
         match message {
             Message::Accept(accept) => self.on_accept(accept),
             Message::Have(list) => self.on_have(list),
+            Message::Sums(sums) => self.on_sums(sums),
             Message::Credit(credit) => self.on_credit(credit.granted),
             Message::Written(written) => self.on_written(written.blocks, written.bytes),
             Message::Damaged(damaged) => self.on_damaged(damaged.index),
@@ -448,6 +494,14 @@ impl OutgoingStream {
         if accept.have_blocks > may_have {
             return count("the number of blocks that the peer has", accept.have_blocks);
         }
+        let may_compare = match flags.contains(OpenFlags::COMPARE) {
+            true => self.blocks.plan().blocks() - accept.have_blocks,
+            false => 0,
+        };
+        if accept.compared > may_compare {
+            let what = "the number of blocks that the peer compares";
+            return count(what, accept.compared);
+        }
         if (accept.slots > 0) != self.open.flags.contains(OpenFlags::BY_WRITE) {
             return count("the number of slots", accept.slots.into());
         }
@@ -456,8 +510,9 @@ impl OutgoingStream {
         self.blocks.add_digest_part(accept.have_digest);
         self.remote.had.0 = accept.have_blocks;
         self.remote.unchanged = accept.unchanged;
+        self.compared = accept.compared;
         self.state = match accept.have_blocks {
-            0 => OutgoingStage::Sending,
+            0 => OutgoingStage::comparing(self.compared),
             blocks => OutgoingStage::Having(HadBlocks::new(blocks)),
         };
         Ok(())
@@ -475,8 +530,32 @@ impl OutgoingStream {
         self.remote.written = self.remote.had;
         had.check(list)?;
         self.state = match had.is_whole() {
-            true => OutgoingStage::Sending,
+            true => OutgoingStage::comparing(self.compared),
             false => OutgoingStage::Having(had),
+        };
+        Ok(())
+    }
+
+    fn on_sums(&mut self, sums: &Sums<'_>) -> Result<(), StreamViolation> {
+        let OutgoingStage::Comparing { left, from } = self.state else {
+            return self.expect(false, &Message::Sums(*sums));
+        };
+        if sums.first < from {
+            return Err(StreamViolation::NoSuchBlock { index: sums.first });
+        }
+        let said = sums.sums.len() as u64;
+        let Some(left) = left.checked_sub(said) else {
+            let what = "sums of more blocks than were announced";
+            return Err(StreamViolation::Count { what, value: said });
+        };
+        for (index, sum) in (sums.first..).zip(sums.sums) {
+            self.blocks.on_sum(index, *sum)?;
+        }
+        self.remote.advances += 1;
+        let from = sums.first + said;
+        self.state = match left {
+            0 => OutgoingStage::Sending,
+            left => OutgoingStage::Comparing { left, from },
         };
         Ok(())
     }

@@ -112,6 +112,9 @@ pub struct StreamReport {
     /// Files that were there unchanged and are kept as they are
     /// ([`SendOptions::skip_unchanged`](crate::stream::SendOptions::skip_unchanged)).
     pub unchanged: u64,
+    /// Bytes that were at the receiver in files of another time, and were found equal and not sent
+    /// ([`SendOptions::compare_content`](crate::stream::SendOptions::compare_content)).
+    pub equal_bytes: u64,
     /// Files and directories that the receiver has removed
     /// ([`SendOptions::delete`](crate::stream::SendOptions::delete)).
     pub deleted: u64,
@@ -212,6 +215,7 @@ impl StreamReport {
             "bytes": self.bytes,
             "resumed_bytes": self.resumed_bytes,
             "unchanged": self.unchanged,
+            "equal_bytes": self.equal_bytes,
             "deleted": self.deleted,
             "sent_bytes": self.sent_bytes,
             "address_bytes": self.address_bytes,
@@ -251,6 +255,9 @@ impl fmt::Display for StreamReport {
         }
         if self.unchanged > 0 {
             write!(f, ", {} files unchanged", self.unchanged)?;
+        }
+        if self.equal_bytes > 0 {
+            write!(f, ", {} bytes were equal", self.equal_bytes)?;
         }
         if self.deleted > 0 {
             write!(f, ", {} files and directories deleted", self.deleted)?;

@@ -6,6 +6,7 @@ mod directory;
 mod discard;
 mod memory;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use super::block_set::BlockSet;
 use super::content_hash::{BlockHash, ContentHash};
 use super::digest::{StreamDigest, crc32c};
 use super::incoming::HadContent;
+use super::sums::{ContentSum, content_sum};
 use super::{Block, BlockPlan, EntryKind, Manifest, StreamIdentity};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{CudaError, Stream};
@@ -51,6 +53,9 @@ pub struct StreamOffer {
     /// the manifest has, are kept as they are ([`Kept::add_unread`]). Only with checksums, and
     /// without `blake3` and `read_back`.
     pub skip_unchanged: bool,
+    /// Whether files that are there with the same size and another time are compared: what lies in
+    /// them is told by [`Kept::add_compared`]. Only with `skip_unchanged`.
+    pub compare_content: bool,
     /// Whether what lies in directories of the stream, and is not of it, is removed when all is in
     /// its place. It comes to sinks that [take it](SinkFactory::takes_deletions) only.
     pub delete: bool,
@@ -109,6 +114,17 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
         blocks
             .iter()
             .try_for_each(|checked| self.write(checked.block, checked.crc, checked.bytes))
+    }
+
+    /// A block is what lies in the file of its name, as the sink has
+    /// [told](Kept::add_compared): its bytes don't come. It has this CRC32C. Whether it is still
+    /// there: else its bytes are sent.
+    ///
+    /// # Errors
+    /// The stream fails with it.
+    fn keep(&self, block: Block, crc: u32) -> Result<bool, SinkError> {
+        let _ = (block, crc);
+        Ok(false)
     }
 
     /// Takes the bytes of a block out of a GPU's memory: what [`ThroughGpu`](super::ThroughGpu)
@@ -189,6 +205,7 @@ pub struct Kept {
     have: BlockSet,
     bytes: u64,
     unchanged: u64,
+    sums: BTreeMap<u64, ContentSum>,
     digest: Option<StreamDigest>,
     content: Option<ContentHash>,
 }
@@ -199,6 +216,7 @@ impl Default for Kept {
             have: BlockSet::new(0),
             bytes: 0,
             unchanged: 0,
+            sums: BTreeMap::new(),
             digest: None,
             content: None,
         }
@@ -214,6 +232,7 @@ impl Kept {
             have: BlockSet::new(plan.blocks()),
             bytes: 0,
             unchanged: 0,
+            sums: BTreeMap::new(),
             digest: Some(StreamDigest::new(plan.blocks())),
             content: offer.blake3.then(content),
         }
@@ -263,6 +282,22 @@ impl Kept {
         self.unchanged += 1;
     }
 
+    /// Tells the sender what lies in the file of a block's name, in the block's place: where it has
+    /// the same, it says so ([`BlockSink::keep`]) and does not send it. What is no block of the
+    /// stream, there already, or not to be compared by its offer, is left out.
+    pub fn add_compared(&mut self, offer: &StreamOffer, block: &Block, bytes: &[u8]) {
+        let is_of_it = offer.plan.get(block.index) == Some(*block);
+        let is_whole = bytes.len() == block.len as usize;
+        if offer.compare_content
+            && is_of_it
+            && is_whole
+            && self.digest.is_some()
+            && !self.have.contains(block.index)
+        {
+            self.sums.insert(block.index, content_sum(bytes));
+        }
+    }
+
     /// Which blocks they are.
     pub fn blocks(&self) -> &BlockSet {
         &self.have
@@ -276,12 +311,15 @@ impl Kept {
         if fits { self } else { Self::new(offer) }
     }
 
-    pub(super) fn into_content(self) -> HadContent {
+    pub(super) fn into_content(mut self) -> HadContent {
+        // Whatever was added last.
+        self.sums.retain(|block, _| !self.have.contains(*block));
         HadContent {
             digest_part: self.digest.map_or(0, |digest| digest.part()),
             blocks: self.have,
             bytes: self.bytes,
             unchanged: self.unchanged,
+            sums: self.sums,
             hash: self.content,
         }
     }

@@ -341,6 +341,10 @@ impl BlockSink for ThroughGpuSink {
         self.inner.deleted()
     }
 
+    fn keep(&self, block: Block, crc: u32) -> Result<bool, SinkError> {
+        self.inner.keep(block, crc)
+    }
+
     fn abandon(&self) {
         self.inner.abandon();
     }

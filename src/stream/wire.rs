@@ -13,8 +13,8 @@
 //!    │ Proof ────────────────────────────────────────────────►│   where there is a pre-shared key
 //!    │◄───────────────────────────────────────────────── Proof│
 //!    │ Open, Manifest ×n ────────────────────────────────────►│   on one of them
-//!    │◄───────────────────────── Accept, Have ×n  (or Refuse) │
-//!    │ Block ×n, Pack ×n, Zeros ×n ──────────────────────────►│   on any
+//!    │◄──────────────── Accept, Have ×n, Sums ×n  (or Refuse) │
+//!    │ Block ×n, Pack ×n, Zeros ×n, Same ×n ─────────────────►│   on any
 //!    │◄───────────────────────────── Credit, Written, Damaged │
 //!    │ Finish ───────────────────────────────────────────────►│   on each that carried blocks
 //!    │◄──────────────────────────── Missing ×n, and once more │
@@ -23,6 +23,7 @@
 
 use super::blocks::Block;
 use super::error::RefusalCode;
+use super::sums::ContentSum;
 use layout::{BlockWire, HeaderWire};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -82,6 +83,8 @@ bitflags::bitflags! {
         const SPARSE = 1 << 11;
         /// The receiver removes what is there besides, for who asks for it.
         const DELETE = 1 << 12;
+        /// The receiver says what the content is of files that are there with another time.
+        const COMPARE = 1 << 13;
         /// Blocks of files with holes are said to be zeros, and are not sent.
         const ZEROS = 1 << 16;
     }
@@ -109,6 +112,8 @@ bitflags::bitflags! {
         const SPARSE = 1 << 7;
         /// What lies in directories of the stream and is not of it is removed.
         const DELETE = 1 << 8;
+        /// Of files that are there with another time the content is compared.
+        const COMPARE = 1 << 9;
     }
 }
 
@@ -126,6 +131,9 @@ bitflags::bitflags! {
         const READ_BACK = 1 << 3;
     }
 }
+
+/// Blocks whose sums a message has room for.
+pub(crate) const SUMS_MAX: usize = CONTROL_PAYLOAD_MAX / size_of::<ContentSum>();
 
 /// Where the rest of a sender's first message is kept: its payload.
 pub(crate) type Nonce = [u8; HASH_LEN];
@@ -336,6 +344,28 @@ pub(crate) struct Accept {
     pub(crate) slots: u32,
     /// Files that are kept as they are, whose blocks it has not read.
     pub(crate) unchanged: u64,
+    /// Blocks whose sums it says next, in [`Message::Sums`].
+    pub(crate) compared: u64,
+}
+
+/// What the receiver has in place of blocks that follow each other, in files of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sums<'a> {
+    pub(crate) stream: u32,
+    /// The number of the first block.
+    pub(crate) first: u64,
+    /// One for each block: 1 to [`SUMS_MAX`].
+    pub(crate) sums: &'a [ContentSum],
+}
+
+/// Blocks that follow each other, of which the receiver has said the sums, are what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Same<'a> {
+    pub(crate) stream: u32,
+    /// The number of the first block.
+    pub(crate) first: u64,
+    /// The CRC32C of each block: 1 to [`PACK_BLOCKS_MAX`].
+    pub(crate) crcs: &'a [U32],
 }
 
 /// Blocks that the receiver has, or lacks.
@@ -463,6 +493,8 @@ pub(crate) enum Message<'a> {
     Failed(Failed<'a>),
     Window(Window<'a>),
     Freed(Freed),
+    Sums(Sums<'a>),
+    Same(Same<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -528,6 +560,8 @@ impl<'a> Message<'a> {
             Self::Failed(_) => Kind::FAILED,
             Self::Window(_) => Kind::WINDOW,
             Self::Freed(_) => Kind::FREED,
+            Self::Sums(_) => Kind::SUMS,
+            Self::Same(_) => Kind::SAME,
         }
     }
 
@@ -555,6 +589,8 @@ impl<'a> Message<'a> {
             Self::Failed(it) => it.stream,
             Self::Window(it) => it.stream,
             Self::Freed(it) => it.stream,
+            Self::Sums(it) => it.stream,
+            Self::Same(it) => it.stream,
         }
     }
 }

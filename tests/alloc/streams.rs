@@ -34,6 +34,7 @@ fn what_a_sink_keeps_takes_no_more_memory_than_its_account_says() {
         read_back: true,
         restart: false,
         skip_unchanged: false,
+        compare_content: false,
         delete: false,
     };
     let factory = DirectorySink::new(dir.path()).expect("it is there");

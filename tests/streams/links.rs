@@ -252,6 +252,7 @@ fn a_finished_link_is_made_again_where_it_could_not_be_placed() {
         read_back: false,
         restart: false,
         skip_unchanged: false,
+        compare_content: false,
         delete: false,
     };
     let factory = DirectorySink::new(to.path()).unwrap();

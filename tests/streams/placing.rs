@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fabricast::PeerAddr;
 use fabricast::stream::{
@@ -195,6 +195,7 @@ fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kep
         read_back: false,
         restart: false,
         skip_unchanged: false,
+        compare_content: false,
         delete: false,
     };
     let bytes = |block: &Block| [b'a' + block.index as u8; 3];
@@ -313,6 +314,112 @@ fn what_is_there_unchanged_is_kept_and_not_sent() {
         let all = again(SendOptions::default().transport(transport));
         assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));
         assert_ne!(inodes(&there), after);
+    });
+}
+
+/// Of files with another time, what is equal is not sent.
+#[test]
+fn what_has_another_time_is_compared_and_only_what_differs_is_sent() {
+    use std::os::unix::fs::MetadataExt;
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        make_tree(&top);
+        for number in 0..300 {
+            fs::write(top.join(format!("small {number:03}")), content(100, number)).unwrap();
+        }
+        fs::write(top.join("long"), content(1_000_001, 9)).unwrap();
+        fs::write(top.join("empty"), "").unwrap();
+        let there = to.path().join("tree");
+        let options = || {
+            SendOptions::default()
+                .transport(transport)
+                .skip_unchanged(true)
+        };
+        let again = |options: SendOptions| {
+            let sink = DirectorySink::new(to.path()).unwrap();
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let source = FileSource::builder().tree(&top).build().unwrap();
+            let outcome = send_to(domain, source, &receiver, options);
+            outcome.result.unwrap();
+            let StreamEvent::Complete(_, report) = next_end(&receiver) else {
+                panic!("the stream did not arrive");
+            };
+            receiver.close(by());
+            assert_same(&top, &there);
+            assert_eq!(report.equal_bytes, outcome.report.equal_bytes);
+            for path in inodes(&top).keys() {
+                let copy = there.join(path.strip_prefix(&top).unwrap());
+                let of = |path: &Path| {
+                    let found = fs::metadata(path).unwrap();
+                    (found.modified().unwrap(), found.mode())
+                };
+                assert_eq!(of(path), of(&copy), "{}", path.display());
+            }
+            outcome.report
+        };
+        let first = again(options().sync(true));
+        let before = inodes(&there);
+        let touch = |name: &str, second| {
+            let file = fs::File::open(top.join(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second))
+                .unwrap();
+        };
+        let touch_all = |second| {
+            inodes(&top)
+                .keys()
+                .for_each(|it| touch(it.to_str().unwrap(), second))
+        };
+        // Nothing but times has changed: nothing is sent, and every file stays.
+        touch_all(1_000);
+        let compared = || options().compare_content(true);
+        let second = again(compared().sync(true));
+        assert_eq!((second.sent_bytes, second.unchanged), (0, 0), "{second}");
+        assert_eq!(second.equal_bytes, first.bytes);
+        assert_eq!(inodes(&there), before);
+        // In a long file a part has changed, of the small ones every third; one has other rights,
+        // one is longer, and in place of one there is a link there.
+        touch_all(2_000);
+        let mut long = content(1_000_001, 9);
+        long[500_000] ^= 1;
+        fs::write(top.join("long"), &long).unwrap();
+        for number in (0..300).step_by(3) {
+            fs::write(
+                top.join(format!("small {number:03}")),
+                content(100, 1_000 + number),
+            )
+            .unwrap();
+        }
+        fs::write(top.join("small 001"), content(101, 1)).unwrap();
+        fs::set_permissions(top.join("small 002"), fs::Permissions::from_mode(0o640)).unwrap();
+        let linked = there.join("small 004");
+        fs::rename(&linked, to.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere", &linked).unwrap();
+        let third = again(compared());
+        let block = 64 << 10;
+        let sent = 100 * 100 + 101 + 100;
+        assert!(
+            third.sent_bytes > sent && third.sent_bytes <= sent + block,
+            "{third}"
+        );
+        assert_eq!(third.equal_bytes + third.sent_bytes, third.bytes);
+        let after = inodes(&there);
+        for name in ["small 002", "small 005", "empty"] {
+            assert_eq!(
+                after[&there.join(name)],
+                before[&there.join(name)],
+                "{name}"
+            );
+        }
+        assert_ne!(after[&there.join("long")], before[&there.join("long")]);
+        assert_eq!(
+            fs::read(to.path().join("elsewhere")).unwrap(),
+            content(100, 4)
+        );
+        // Without it, another time is another file.
+        touch("long", 3_000);
+        let fourth = again(options());
+        assert_eq!((fourth.sent_bytes, fourth.equal_bytes), (1_000_001, 0));
     });
 }
 

@@ -7,6 +7,9 @@ use crate::stream::manifest::ENTRY_LEN;
 use crate::stream::wire::{Features, Open, OpenFlags};
 use crate::stream::{Limits, RefusalCode};
 
+/// Bytes that a block takes whose content is compared with a file's: its sums, in two maps.
+const COMPARED_BLOCK_MEMORY: u64 = 64;
+
 /// What a receiver is ready to do for a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct IncomingSettings {
@@ -35,6 +38,7 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
         (OpenFlags::BY_WRITE, Features::BY_WRITE),
         (OpenFlags::SPARSE, Features::SPARSE),
         (OpenFlags::DELETE, Features::DELETE),
+        (OpenFlags::COMPARE, Features::COMPARE),
     ];
     for (flag, feature) in needed {
         if open.flags.contains(flag) && !settings.features.contains(feature) {
@@ -71,7 +75,10 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
 
 /// Bytes of memory that the state of a stream takes.
 pub(super) fn memory_of(open: &Open) -> u64 {
-    let account = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
+    let mut account = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
+    if open.flags.contains(OpenFlags::COMPARE) {
+        account = account.saturating_add(open.blocks.saturating_mul(COMPARED_BLOCK_MEMORY));
+    }
     match open.flags.contains(OpenFlags::BLAKE3) {
         true => account.saturating_add(ContentHash::memory_of(open.entries, open.blocks)),
         false => account,

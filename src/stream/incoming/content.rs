@@ -1,10 +1,12 @@
 //! `IncomingContent`: which blocks of a stream are here, and which are being written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::digest::StreamDigest;
+use crate::stream::sums::ContentSum;
 use crate::stream::wire::HASH_LEN;
 use crate::stream::{Block, BlockPlan};
 
@@ -35,6 +37,8 @@ pub(crate) struct HadContent {
     pub(crate) bytes: u64,
     /// Files that are kept as they are.
     pub(crate) unchanged: u64,
+    /// What blocks are that lie in files of the same names.
+    pub(crate) sums: BTreeMap<u64, ContentSum>,
     /// Of the blocks that were read; those of unchanged files have none.
     pub(crate) digest_part: u32,
     /// Where the content is hashed: the blocks were added.

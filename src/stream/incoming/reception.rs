@@ -5,14 +5,15 @@ use super::content::{HadContent, IncomingContent};
 use super::credit::ReceiveCredit;
 use super::lap::IncomingLap;
 use super::listing::Listing;
+use super::offered::OfferedSums;
 use super::rails::IncomingRails;
 use super::reports::ProgressReports;
 use crate::stream::content_hash::BlockHash;
 use crate::stream::incoming::PackedOutcome;
 use crate::stream::pack::{PackedBlock, blocks_of, unpack};
 use crate::stream::wire::{
-    Accept, BlockHeader, Credit, Damaged, Finish, Message, Pack, RailLost, RangesBuilder, Written,
-    Zeros,
+    Accept, BlockHeader, Credit, Damaged, Finish, Message, Pack, RailLost, RangesBuilder, Same,
+    Sums, Written, Zeros,
 };
 use crate::stream::{Block, BlockPlan, Manifest, StreamViolation};
 
@@ -21,6 +22,8 @@ use crate::stream::{Block, BlockPlan, Manifest, StreamViolation};
 pub(super) enum ReceptionControl {
     Accept,
     Have(Listing),
+    /// Of the blocks from this one on.
+    Sums(u64),
     RailGone(u16),
     Credit(u64),
     Written(u64),
@@ -69,6 +72,7 @@ pub(super) struct BlockReception {
     pub(super) credit: ReceiveCredit,
     pub(super) lap: IncomingLap,
     pub(super) reports: ProgressReports,
+    offered: OfferedSums,
     ranges: RangesBuilder,
     /// Blocks that came damaged or twice.
     resent: u64,
@@ -84,6 +88,7 @@ impl BlockReception {
             credit: ReceiveCredit::new(with.window),
             lap: IncomingLap::default(),
             reports: ProgressReports::default(),
+            offered: OfferedSums::default(),
             ranges: RangesBuilder::default(),
             resent: 0,
         }
@@ -93,7 +98,8 @@ impl BlockReception {
     ///
     /// # Panics
     /// When the set is one of another stream.
-    pub(super) fn accept(&mut self, had: HadContent) {
+    pub(super) fn accept(&mut self, mut had: HadContent) {
+        self.offered = OfferedSums::new(std::mem::take(&mut had.sums));
         let has_some = !had.blocks.is_empty();
         self.content.accept(had);
         self.reports.accept(has_some);
@@ -186,6 +192,44 @@ impl BlockReception {
         Ok(came)
     }
 
+    /// The sender says on a rail that blocks are those whose sums it was told: the ones that are to
+    /// be kept, with their CRC32C.
+    ///
+    /// # Errors
+    /// As [`on_block`](Self::on_block), and where it was told no sum.
+    pub(super) fn on_same(
+        &mut self,
+        rail: u16,
+        same: &Same<'_>,
+    ) -> Result<Vec<(Block, u32)>, StreamViolation> {
+        let mut new = Vec::with_capacity(same.crcs.len());
+        for (index, crc) in (same.first..).zip(same.crcs) {
+            let block = self.content.plan().get(index);
+            let block = block.filter(|_| self.offered.has(index));
+            let block = block.ok_or(StreamViolation::NoSuchBlock { index })?;
+            new.push((block, crc.get()));
+        }
+        self.rails.get_mut(rail)?.arrived += 1;
+        self.credit.on_arrived();
+        let came = new.len();
+        new.retain(|(block, _)| !self.content.is_known(block.index));
+        self.resent += (came - new.len()) as u64;
+        if new.is_empty() {
+            self.credit.release();
+            return Ok(new);
+        }
+        self.credit.take()?;
+        for (block, _) in &new {
+            self.content.take(block.index);
+        }
+        Ok(new)
+    }
+
+    /// Whether the sender knows all that it has to know before it sends.
+    pub(super) fn is_sender_told(&self) -> bool {
+        self.reports.is_sender_told() && self.offered.first_unsaid().is_none()
+    }
+
     /// Blocks that came damaged or twice.
     pub(super) fn resent(&self) -> u64 {
         self.resent
@@ -194,7 +238,7 @@ impl BlockReception {
     /// Whether the sender may say on a rail that it is through with the lap. Whatever was missing
     /// after the last one, it knows.
     pub(super) fn admits_finish(&mut self, rail: u16, finish: &Finish) -> bool {
-        if !self.reports.is_sender_told() || finish.lap != self.lap.number() {
+        if !self.is_sender_told() || finish.lap != self.lap.number() {
             return false;
         }
         self.lap.forget_missing();
@@ -329,6 +373,9 @@ impl BlockReception {
         if let Some(listing) = self.reports.having() {
             return Some(ReceptionControl::Have(listing));
         }
+        if let Some(first) = self.offered.first_unsaid() {
+            return Some(ReceptionControl::Sums(first));
+        }
         if let Some(rail) = self.rails.untold() {
             return Some(ReceptionControl::RailGone(rail));
         }
@@ -363,12 +410,18 @@ impl BlockReception {
                 have_digest: self.content.first_part(),
                 slots: self.settings.slots,
                 unchanged: self.content.unchanged(),
+                compared: self.offered.count(),
             }),
             ReceptionControl::Have(listing) => {
                 let ranges = self.content.have().ranges(listing.from);
                 listing.fill(&mut self.ranges, ranges);
                 Message::Have(listing.message(stream, &self.ranges))
             }
+            ReceptionControl::Sums(first) => Message::Sums(Sums {
+                stream,
+                first: *first,
+                sums: self.offered.run_from(*first),
+            }),
             ReceptionControl::Missing(listing) => {
                 let ranges = self.content.have().missing(listing.from);
                 listing.fill(&mut self.ranges, ranges);
@@ -403,6 +456,7 @@ impl BlockReception {
                 self.reports.on_accept_sent(self.content.have().count());
             }
             ReceptionControl::Have(listing) => self.reports.on_having_sent(listing.rest()),
+            ReceptionControl::Sums(first) => self.offered.on_said(first),
             ReceptionControl::Missing(listing) => self.lap.on_missing_sent(listing.rest()),
             ReceptionControl::RailGone(gone) => self.rails.on_told(gone),
             ReceptionControl::Credit(granted) => {

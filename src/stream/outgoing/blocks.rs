@@ -1,10 +1,12 @@
 //! `OutgoingBlocks`: which blocks of a stream are to be sent, which are being sent, and which were.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::stream::block_set::BlockSet;
 use crate::stream::digest::StreamDigest;
+use crate::stream::sums::ContentSum;
 use crate::stream::wire::Complete;
 use crate::stream::{Block, BlockPlan, StreamViolation};
 
@@ -19,6 +21,11 @@ pub(super) struct OutgoingBlocks {
     /// In the digest: the peer had them, or they were sent once.
     counted: BlockSet,
     digest: StreamDigest,
+    /// What the peer has in place of blocks, in files of the same names.
+    sums: HashMap<u64, ContentSum>,
+    /// The peer was told to keep what it has of these.
+    equal: BlockSet,
+    equal_bytes: u64,
     resent: u64,
     resent_max: u64,
 }
@@ -33,6 +40,9 @@ impl OutgoingBlocks {
             taken: BlockSet::new(blocks),
             counted: BlockSet::new(blocks),
             digest: StreamDigest::new(blocks),
+            sums: HashMap::new(),
+            equal: BlockSet::new(0),
+            equal_bytes: 0,
             resent: 0,
             resent_max: blocks.saturating_add(64),
         }
@@ -92,6 +102,7 @@ impl OutgoingBlocks {
 
     /// A block is to be sent again. Whether it was not wanted anyway.
     pub(super) fn want_again(&mut self, index: u64) -> bool {
+        self.forget_sum(index);
         self.wanted.insert(index)
     }
 
@@ -131,6 +142,48 @@ impl OutgoingBlocks {
         bytes.sum()
     }
 
+    /// What the peer has in place of a block.
+    ///
+    /// # Errors
+    /// There is no such block, or the peer has said that it has it.
+    pub(super) fn on_sum(&mut self, index: u64, sum: ContentSum) -> Result<(), StreamViolation> {
+        if !self.wanted.contains(index) {
+            return Err(StreamViolation::NoSuchBlock { index });
+        }
+        if self.equal.blocks() == 0 {
+            self.equal = BlockSet::new(self.plan.blocks());
+        }
+        self.sums.insert(index, sum);
+        Ok(())
+    }
+
+    /// What the peer has in place of a block, if it has said so.
+    pub(super) fn sum(&self, index: u64) -> Option<ContentSum> {
+        self.sums.get(&index).copied()
+    }
+
+    /// The peer was told that a block is what it has.
+    pub(super) fn on_same_sent(&mut self, block: &Block) {
+        if self.equal.insert(block.index) {
+            self.equal_bytes += u64::from(block.len);
+        }
+    }
+
+    /// Bytes of blocks that the peer was told to keep.
+    pub(super) fn equal_bytes(&self) -> u64 {
+        self.equal_bytes
+    }
+
+    /// What the peer has is not it, or it does not know: the block itself is sent.
+    fn forget_sum(&mut self, index: u64) {
+        self.sums.remove(&index);
+        if self.equal.contains(index) {
+            self.equal.remove(index);
+            let block = self.plan.get(index);
+            self.equal_bytes -= block.map_or(0, |block| u64::from(block.len));
+        }
+    }
+
     /// The peer lacks these blocks. How many of them nobody knew of.
     ///
     /// # Errors
@@ -143,6 +196,7 @@ impl OutgoingBlocks {
         for index in range {
             // What is about to be sent is not wanted a second time.
             if !self.taken.contains(index) {
+                self.forget_sum(index);
                 newly += u64::from(self.wanted.insert(index));
             }
         }

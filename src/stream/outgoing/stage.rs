@@ -14,6 +14,11 @@ pub(super) enum OutgoingStage {
     Opened,
     /// The peer has accepted, and says what it has.
     Having(HadBlocks),
+    /// The peer says the sums of so many blocks, all of them from that one on.
+    Comparing {
+        left: u64,
+        from: u64,
+    },
     Sending,
     Over,
 }
@@ -30,12 +35,21 @@ impl OutgoingStage {
         }
     }
 
+    /// The peer has said what it has, and says the sums of so many blocks.
+    pub(super) fn comparing(blocks: u64) -> Self {
+        match blocks {
+            0 => Self::Sending,
+            left => Self::Comparing { left, from: 0 },
+        }
+    }
+
     /// As it is said in an error.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Opening { .. } => "the stream is being opened",
             Self::Opened => "the stream is not accepted yet",
             Self::Having(_) => "the peer says what it has",
+            Self::Comparing { .. } => "the peer says what lies in its files",
             Self::Sending => "blocks are sent",
             Self::Over => "the stream is over",
         }

@@ -159,6 +159,7 @@ impl Session {
                 }
             },
             (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, tools)?,
+            (Message::Same(_), Some(_)) => self.on_same(rail, message, tools)?,
             (_, Some(incoming)) => {
                 if let MessageOutcome::CloseRail(lost) = incoming.on_message(rail, message)? {
                     self.rails.abort(lost, tools);
@@ -324,6 +325,33 @@ impl Session {
         Ok(())
     }
 
+    /// Blocks are those of files that are here.
+    fn on_same(
+        &mut self,
+        rail: u16,
+        message: &Message<'_>,
+        tools: &mut ReceiverTools,
+    ) -> Result<(), StreamViolation> {
+        if !self.expects_blocks(Kind::SAME)? {
+            return Ok(());
+        }
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
+        };
+        match incoming.on_message(rail, message)? {
+            MessageOutcome::Same(blocks) => {
+                self.report
+                    .clock
+                    .on_block(incoming.is_paused(), tools.now());
+                self.sink.keep(blocks, tools);
+            }
+            MessageOutcome::Twice => self.report.on_doubled(1),
+            _ => {}
+        }
+        self.look(tools);
+        Ok(())
+    }
+
     fn grant_slots(&mut self, rail: (ConnectionId, u16), tools: &mut ReceiverTools) {
         if let (Some(slots), Some(incoming)) = (&mut self.slots, &self.incoming) {
             slots.grant_share(rail, incoming.open().stream, tools);
@@ -402,7 +430,13 @@ impl Session {
                 }
             }
             WriteOutcome::WrittenAll(Ok(done_all)) => self.on_pack_written(&done_all, done.took),
-            WriteOutcome::WrittenAll(Err(error)) => self.on_sink_failed(&error, None, tools),
+            WriteOutcome::Kept(Ok(kept)) => {
+                self.report.on_kept(&kept);
+                self.on_pack_written(&kept, done.took);
+            }
+            WriteOutcome::WrittenAll(Err(error)) | WriteOutcome::Kept(Err(error)) => {
+                self.on_sink_failed(&error, None, tools);
+            }
             WriteOutcome::Written(block, Err(BlockWriteError::Sink(error))) => {
                 self.on_sink_failed(&error, Some(block.index), tools);
             }

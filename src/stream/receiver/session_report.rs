@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::session_clock::SessionClock;
 use super::side::ReceiverTools;
+use super::writing::CheckedSums;
 use crate::stream::incoming::IncomingStream;
 use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
@@ -61,6 +62,12 @@ impl SessionReport {
     pub(super) fn on_written(&mut self, took: Duration, hash_time: Duration) {
         self.report.write_time += took;
         self.report.hash_time += hash_time;
+    }
+
+    /// The sink was to keep blocks that it has in files of the same names.
+    pub(super) fn on_kept(&mut self, kept: &[CheckedSums]) {
+        let equal = kept.iter().filter(|(_, outcome)| outcome.is_ok());
+        self.report.equal_bytes += equal.map(|(block, _)| u64::from(block.len)).sum::<u64>();
     }
 
     /// Counts what is under its names, however the stream ends.

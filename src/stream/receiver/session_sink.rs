@@ -123,6 +123,11 @@ impl SessionSink {
         self.give(WriteWork::WriteZeros(zeros), tools);
     }
 
+    /// Has the sink keep blocks that lie in files of the same names.
+    pub(super) fn keep(&mut self, blocks: Vec<(Block, u32)>, tools: &ReceiverTools) {
+        self.give(WriteWork::Keep(blocks), tools);
+    }
+
     /// All blocks are written.
     pub(super) fn finish(&mut self, tools: &ReceiverTools) {
         self.give(WriteWork::Finish(self.stop.clone()), tools);
@@ -217,6 +222,7 @@ fn offer_of(incoming: &IncomingStream) -> StreamOffer {
         read_back: has(OpenFlags::READ_BACK),
         restart: has(OpenFlags::RESTART),
         skip_unchanged: has(OpenFlags::SKIP_UNCHANGED) && may_skip,
+        compare_content: has(OpenFlags::SKIP_UNCHANGED | OpenFlags::COMPARE) && may_skip,
         delete: has(OpenFlags::DELETE),
     }
 }

@@ -31,6 +31,8 @@ pub(super) enum WriteWork {
     Write(ArrivedBlock),
     WriteAll(ArrivedPack),
     WriteZeros(ArrivedZeros),
+    /// What lies in files of the same names.
+    Keep(Vec<(Block, u32)>),
     Finish(Stop),
     Abandon,
 }
@@ -88,6 +90,7 @@ pub(super) enum WriteOutcome {
     Opened(Result<Kept, SinkError>, Vec<Arc<VolatileBuffer>>),
     Written(Block, Result<BlockSums, BlockWriteError>),
     WrittenAll(Result<Vec<CheckedSums>, SinkError>),
+    Kept(Result<Vec<CheckedSums>, SinkError>),
     Finished(Result<ReadBack, SinkError>),
     Abandoned,
 }
@@ -150,9 +153,10 @@ impl Writers {
     /// False: the queue is full, which its bound rules out.
     pub(super) fn give(&self, job: WriteJob) -> bool {
         let workers = match job.what {
-            WriteWork::Write(..) | WriteWork::WriteAll(..) | WriteWork::WriteZeros(..) => {
-                &self.blocks
-            }
+            WriteWork::Write(..)
+            | WriteWork::WriteAll(..)
+            | WriteWork::WriteZeros(..)
+            | WriteWork::Keep(..) => &self.blocks,
             _ => &self.long,
         };
         workers.give(job).is_ok()
@@ -198,6 +202,7 @@ pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
         WriteWork::WriteZeros(zeros) => {
             WriteOutcome::WrittenAll(write_zeros(&*sink, &zeros, clock))
         }
+        WriteWork::Keep(blocks) => WriteOutcome::Kept(keep(&*sink, &blocks)),
     };
     WriteDone {
         session,
@@ -279,6 +284,25 @@ fn write_zeros(
     let written = guarded(|| sink.write_all(&checked));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
     written.map(|()| done)
+}
+
+/// Keeps blocks that lie in files of the same names; those that do not any more are as damaged.
+fn keep(sink: &dyn BlockSink, blocks: &[(Block, u32)]) -> Result<Vec<CheckedSums>, SinkError> {
+    let mut done = Vec::with_capacity(blocks.len());
+    for &(block, crc) in blocks {
+        let kept = guarded(|| sink.keep(block, crc));
+        let sums = BlockSums {
+            crc,
+            ..BlockSums::default()
+        };
+        done.push(
+            match kept.unwrap_or_else(|text| Err(SinkError::Other(text)))? {
+                true => (block, Ok(sums)),
+                false => (block, Err(!crc)),
+            },
+        );
+    }
+    Ok(done)
 }
 
 thread_local! {

@@ -142,6 +142,7 @@ impl Default for SlowPeer {
 /// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
 /// | `skip_unchanged` | files that are there, of that size and time, are kept | no | see there |
+/// | `compare_content` | of files of another time, the content is compared | no | see there |
 /// | `delete` | what is at the receiver besides is removed | [`Deletion::None`] | see there |
 /// | `slow` | what becomes of a slower peer, and when | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
 /// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
@@ -160,6 +161,7 @@ pub struct SendOptions {
     pub(super) read_back: bool,
     pub(super) restart: bool,
     pub(super) skip_unchanged: bool,
+    pub(super) compare_content: bool,
     pub(super) delete: Deletion,
     pub(super) slow: SlowPeer,
     pub(super) reconnects: u32,
@@ -181,6 +183,7 @@ impl Default for SendOptions {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            compare_content: false,
             delete: Deletion::None,
             slow: SlowPeer::default(),
             reconnects: 8,
@@ -254,6 +257,21 @@ impl SendOptions {
     #[must_use]
     pub fn skip_unchanged(mut self, yes: bool) -> Self {
         self.skip_unchanged = yes;
+        self
+    }
+
+    /// With [`skip_unchanged`](Self::skip_unchanged): whether files that are at the receiver with
+    /// the same size and another time are compared block by block, so that what is equal there is
+    /// not sent: for a tree whose times say nothing, such as a new checkout. The receiver reads
+    /// these files before it accepts the stream, and says the hashes of their blocks (16 bytes each
+    /// of BLAKE3); this side reads its own and compares. A file of which all is equal is kept, and
+    /// gets the sender's time and rights; of another one, the equal blocks are copied there. How
+    /// many bytes that were is [reported](crate::stream::StreamReport::equal_bytes). It
+    /// takes 64 bytes a block of the receiver's [memory](crate::stream::Limits::memory). A receiver
+    /// of an older version, or whose sink does not compare, takes these files anew.
+    #[must_use]
+    pub fn compare_content(mut self, yes: bool) -> Self {
+        self.compare_content = yes;
         self
     }
 
@@ -388,7 +406,16 @@ impl SendOptions {
         let range = "0 where `crc32c` is off, or `blake3` or `read_back` is on";
         let most = u64::from(self.crc32c && !self.blake3 && !self.read_back);
         let name = "skip_unchanged";
-        setting(name, self.skip_unchanged.into(), 0, most, range)
+        setting(name, self.skip_unchanged.into(), 0, most, range)?;
+        let range = "0 where `skip_unchanged` is off";
+        let most = u64::from(self.skip_unchanged);
+        setting(
+            "compare_content",
+            self.compare_content.into(),
+            0,
+            most,
+            range,
+        )
     }
 }
 

@@ -409,7 +409,12 @@ impl OutgoingTransfer {
     /// of which take word of that. None: it is read.
     fn zeros_from(&self, first: Block, share: usize) -> Option<Vec<Block>> {
         let (plan, source) = (self.transfer.plan.as_ref()?, &self.transfer.source);
-        let is_hole = |block: &Block| source.is_hole(block.entry, block.offset, block.len as usize);
+        // What a peer compares is read: where all of a file is equal, the file stays.
+        let is_compared = |index| self.peers.iter().any(|peer| peer.compares(index));
+        let is_hole = |block: &Block| {
+            source.is_hole(block.entry, block.offset, block.len as usize)
+                && !is_compared(block.index)
+        };
         if !source.manifest().is_sparse(first.entry) || !is_hole(&first) {
             return None;
         }
@@ -442,6 +447,8 @@ impl OutgoingTransfer {
             }
             _ => None,
         };
+        let is_compared = |block: &Block| self.peers.iter().any(|it| it.compares(block.index));
+        let compared = blocks.iter().any(is_compared);
         ReadJob {
             transfer: self.transfer.id,
             source: self.transfer.source.clone(),
@@ -449,6 +456,7 @@ impl OutgoingTransfer {
             sums: SumsWanted {
                 crc: transfer.options.crc32c,
                 hashed,
+                compared,
             },
         }
     }
@@ -462,15 +470,24 @@ impl OutgoingTransfer {
             Ok(ReadOutcome::Unchanged) => self.transfer.checked = self.reading == 0,
             Ok(ReadOutcome::Block(block, sums, bytes)) => {
                 let hash_time = self.add_hashes(&[(block, sums)]);
-                let crc = sums.crc;
-                let ready = Ready::Block(ReadyBlock { block, bytes, crc });
+                let ready = Ready::Block(ReadyBlock {
+                    block,
+                    bytes,
+                    crc: sums.crc,
+                    content: sums.content,
+                });
                 self.hand_out(&ready, done.took, hash_time);
             }
             Ok(ReadOutcome::Pack(read, payload)) => {
                 let hash_time = self.add_hashes(&read);
+                let contents = read.iter().map(|(_, sums)| sums.content).collect();
                 let blocks = read.into_iter().map(|(block, sums)| (block, sums.crc));
                 let blocks = blocks.collect();
-                let ready = Ready::Pack(ReadyPack { blocks, payload });
+                let ready = Ready::Pack(ReadyPack {
+                    blocks,
+                    contents,
+                    payload,
+                });
                 self.hand_out(&ready, done.took, hash_time);
             }
             Ok(ReadOutcome::Zeros(summed)) => {

@@ -132,6 +132,12 @@ impl TransferPeer {
         self.is_sending() && outgoing.is_some_and(|outgoing| outgoing.wants(index))
     }
 
+    /// Whether it may have a block already, in a file of the same name.
+    pub(super) fn compares(&self, index: u64) -> bool {
+        let outgoing = self.session.outgoing.as_ref();
+        outgoing.is_some_and(|outgoing| outgoing.compares(index))
+    }
+
     /// Whether blocks may be sent to it several in one message.
     pub(super) fn takes_packs(&self) -> bool {
         self.is_sending() && self.session.takes_packs()
@@ -484,6 +490,7 @@ impl TransferPeer {
             return Ok(());
         };
         self.report.damaged = outgoing.damaged();
+        self.report.equal_bytes = outgoing.equal_bytes();
         match outgoing.outcome() {
             Some(Ok(complete)) => {
                 self.report.blake3 = complete.blake3;
@@ -685,6 +692,9 @@ impl TransferPeer {
         let mut open = with.transfer.open(plan, session.by_write, restart);
         let skips = options.skip_unchanged && session.rails.first_can(Features::SKIP_UNCHANGED);
         open.flags.set(OpenFlags::SKIP_UNCHANGED, skips);
+        let compares = skips && options.compare_content;
+        let compares = compares && session.rails.first_can(Features::COMPARE);
+        open.flags.set(OpenFlags::COMPARE, compares);
         let says_sparse = plan.sparse && session.rails.first_can(Features::SPARSE);
         open.flags.set(OpenFlags::SPARSE, says_sparse);
         open.flags.set(OpenFlags::DELETE, deletes);

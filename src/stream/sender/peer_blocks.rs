@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::stream::Block;
+use crate::stream::sums::ContentSum;
+use crate::stream::wire::PACK_BLOCKS_MAX;
 
 /// A block that was read, and waits.
 #[derive(Debug, Clone)]
@@ -12,6 +14,8 @@ pub(super) struct ReadyBlock {
     pub(super) block: Block,
     pub(super) bytes: Buffer,
     pub(super) crc: u32,
+    /// Where a peer may have the same.
+    pub(super) content: Option<ContentSum>,
 }
 
 /// Blocks that were read at once, and wait to be sent as one message.
@@ -19,6 +23,8 @@ pub(super) struct ReadyBlock {
 pub(super) struct ReadyPack {
     /// Two or more, with their CRC32C.
     pub(super) blocks: Arc<[(Block, u32)]>,
+    /// Of each of them, where a peer may have the same.
+    pub(super) contents: Arc<[Option<ContentSum>]>,
     /// The payload of the message.
     pub(super) payload: Buffer,
 }
@@ -30,6 +36,8 @@ pub(super) enum Ready {
     Pack(ReadyPack),
     /// Blocks of zeros that follow each other, one or more, with their CRC32C.
     Zeros(Arc<[(Block, u32)]>),
+    /// Blocks that follow each other, with their CRC32C, and that the peer has.
+    Same(Vec<(Block, u32)>),
 }
 
 /// What a peer takes in one message, beside a block.
@@ -46,20 +54,33 @@ impl Ready {
             Self::Block(ready) => (1, ready.block.index),
             Self::Pack(ready) => (ready.blocks.len(), ready.blocks[0].0.index),
             Self::Zeros(blocks) => (blocks.len(), blocks[0].0.index),
+            Self::Same(blocks) => (blocks.len(), blocks[0].0.index),
         }
     }
 }
 
 impl ReadyPack {
+    /// Whether the peer has one of its blocks.
+    fn has_any(&self, is_same: impl Fn(u64, Option<ContentSum>) -> bool) -> bool {
+        let mut blocks = self.blocks.iter().zip(&*self.contents);
+        blocks.any(|((block, _), content)| is_same(block.index, *content))
+    }
+
     /// Its blocks, for a peer that takes each by itself.
     fn split(&self) -> impl Iterator<Item = ReadyBlock> {
         let bytes = self.blocks.iter().map(|(block, _)| block.len as usize);
         let mut at = self.payload.len() - bytes.sum::<usize>();
-        self.blocks.iter().map(move |&(block, crc)| {
+        let blocks = self.blocks.iter().zip(&*self.contents);
+        blocks.map(move |(&(block, crc), &content)| {
             let begin = at;
             at += block.len as usize;
             let bytes = self.payload.slice(begin..at);
-            ReadyBlock { block, bytes, crc }
+            ReadyBlock {
+                block,
+                bytes,
+                crc,
+                content,
+            }
         })
     }
 }
@@ -79,8 +100,14 @@ impl PeerBlocks {
         self.assigned.insert(first, blocks);
     }
 
-    /// Blocks were read. Whether they were for the peer, too.
-    pub(super) fn on_read(&mut self, ready: Ready, takes: Takes) -> bool {
+    /// Blocks were read. Whether they were for the peer, too. `is_same`: whether it has a block of
+    /// this content.
+    pub(super) fn on_read(
+        &mut self,
+        ready: Ready,
+        takes: Takes,
+        is_same: impl Fn(u64, Option<ContentSum>) -> bool,
+    ) -> bool {
         let (blocks, first) = ready.run();
         // What an earlier session was to have may have been cut otherwise, and its receiver may
         // have taken what this one does not: what this one is to have is still being read.
@@ -89,13 +116,31 @@ impl PeerBlocks {
         if is_its {
             self.assigned.remove(&first);
             match ready {
-                Ready::Pack(pack) if !takes.packs => {
-                    self.queue.extend(pack.split().map(Ready::Block))
+                Ready::Pack(pack) if !takes.packs || pack.has_any(&is_same) => {
+                    pack.split().for_each(|block| self.add(block, &is_same));
                 }
+                Ready::Block(block) => self.add(block, &is_same),
                 ready => self.queue.push_back(ready),
             }
         }
         is_its
+    }
+
+    /// One block is next, or only that the peer has it.
+    fn add(&mut self, ready: ReadyBlock, is_same: impl Fn(u64, Option<ContentSum>) -> bool) {
+        let ReadyBlock { block, crc, .. } = ready;
+        if !is_same(block.index, ready.content) {
+            return self.queue.push_back(Ready::Block(ready));
+        }
+        match self.queue.back_mut() {
+            Some(Ready::Same(run))
+                if run.len() < PACK_BLOCKS_MAX
+                    && run[0].0.index + run.len() as u64 == block.index =>
+            {
+                run.push((block, crc));
+            }
+            _ => self.queue.push_back(Ready::Same(vec![(block, crc)])),
+        }
     }
 
     /// Nothing of it is to be sent.

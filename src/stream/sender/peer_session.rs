@@ -83,7 +83,10 @@ impl PeerSession {
             packs: self.takes_packs(),
             zeros: self.takes_zeros(),
         };
-        self.blocks.on_read(ready, takes)
+        let outgoing = self.outgoing.as_ref();
+        self.blocks.on_read(ready, takes, |index, content| {
+            outgoing.is_some_and(|outgoing| outgoing.is_same(index, content))
+        })
     }
 
     /// Everything was sent, and the source is still what it was. `blake3`: of what was read, if all
@@ -335,6 +338,20 @@ impl PeerSession {
                         .unwrap_or(Err(SendErrorKind::NoConnection))
                 })
             }
+            (Ready::Same(blocks), _) => {
+                let crcs: Vec<_> = blocks.iter().map(|(_, crc)| (*crc).into()).collect();
+                let sent = SentNext {
+                    rail: rail.number,
+                    blocks: 0,
+                    bytes: 0,
+                };
+                rail.outbox
+                    .push(&Message::Same(outgoing.same_header(blocks, &crcs)));
+                outgoing.on_same_sent(rail.number, blocks);
+                rail.pump(network);
+                self.blocks.pop();
+                return Some(sent);
+            }
             (Ready::Pack(ready), _) => {
                 let pack = outgoing.pack_header(&ready.blocks, &ready.payload);
                 let first = pack.first;
@@ -372,6 +389,8 @@ impl PeerSession {
                 outgoing.on_pack_sent(rail.number, blocks);
                 (blocks.len() as u64, 0)
             }
+            // It was said above.
+            Ready::Same(_) => (0, 0),
         };
         rail.local.in_flight += 1;
         let now = with.now();

@@ -28,6 +28,8 @@ pub(super) struct SumsWanted {
     pub(super) crc: bool,
     /// The blocks of the stream, if its content is hashed, and this one was not yet.
     pub(super) hashed: Option<Arc<BlockPlan>>,
+    /// A peer may have the same.
+    pub(super) compared: bool,
 }
 
 pub(super) enum ReadWork {
@@ -88,7 +90,11 @@ pub(super) fn spawn(with: ReadersSettings) -> Result<Workers<ReadJob>, Error> {
 impl SumsWanted {
     fn of(&self, block: &Block, bytes: &[u8], clock: &Clock) -> BlockSums {
         let crc = if self.crc { crc32c(bytes) } else { 0 };
-        BlockSums::new(crc, self.hashed.as_deref(), block, bytes, clock)
+        let sums = BlockSums::new(crc, self.hashed.as_deref(), block, bytes, clock);
+        match self.compared {
+            true => sums.with_content(bytes, clock),
+            false => sums,
+        }
     }
 
     fn of_zeros(&self, block: &Block, clock: &Clock) -> BlockSums {

@@ -8,6 +8,7 @@
 //!    a/b/file.h5          at the end: renamed to here; directories that were not here, as a whole
 //! ```
 
+mod compared;
 mod extra;
 mod journal_file;
 mod links;
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
@@ -31,6 +32,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::compared::Compared;
 use self::extra::{NameFilter, Removal};
 pub use self::links::LinkTargets;
 use self::partials::Partials;
@@ -40,11 +42,9 @@ use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
 use crate::cuda::Stream;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
-use crate::stream::Block;
-use crate::stream::block_set::BlockSet;
 use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::open_files::FileCounts;
-use crate::stream::{Entry, EntryKind};
+use crate::stream::{Block, BlockSet, Entry, EntryKind};
 
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
@@ -232,6 +232,7 @@ impl DirectorySink {
             deleted: AtomicU64::new(0),
             offer: offer.clone(),
             work: Mutex::new(None),
+            compared: OnceLock::new(),
             any: AtomicBool::new(false),
             io: Arc::default(),
         }
@@ -252,6 +253,8 @@ struct Receiving {
     offer: StreamOffer,
     /// `None`: the sink is not open yet, or the stream is over.
     work: Mutex<Option<Arc<Partials>>>,
+    /// Files whose content is compared, where that is asked for, once the sink is open.
+    compared: OnceLock<Compared>,
     /// Something was written or kept that a later stream can go on from.
     any: AtomicBool,
     /// What was done with the files that are closed.
@@ -358,9 +361,26 @@ impl Receiving {
         }
     }
 
+    /// Copies blocks that are kept of files that are here to the others of these files. The entries
+    /// of files that stay as a whole.
+    fn settle_compared(&self, partials: &Partials, stop: &Stop) -> Result<BlockSet, SinkError> {
+        let Some(compared) = self.compared.get() else {
+            return Ok(BlockSet::new(0));
+        };
+        let stay = compared.settle(&self.directory, &self.offer, partials, stop)?;
+        partials.leave_out_too(&stay);
+        Ok(stay)
+    }
+
     /// Puts everything where it belongs. Nothing stops it but an error, which says how much is
-    /// there then. `between` is for tests.
-    fn place_all(&self, partials: &Partials, between: impl Fn(usize)) -> Result<(), SinkError> {
+    /// there then. The files that `stay` are there, and get rights and times. `between` is for
+    /// tests.
+    fn place_all(
+        &self,
+        partials: &Partials,
+        stay: &BlockSet,
+        between: impl Fn(usize),
+    ) -> Result<(), SinkError> {
         let entries = self.offer.manifest.len() as u64;
         let placed = Cell::new(0);
         let open = OpenDirectories::default();
@@ -379,6 +399,11 @@ impl Receiving {
                     if !left_out.contains(number as u64) {
                         between(number);
                         self.place(partials, &open, entry)?;
+                    } else if stay.contains(number as u64)
+                        && let Some(compared) = self.compared.get()
+                    {
+                        let sync = self.offer.sync && !self.syncs_all();
+                        compared.dress(&self.directory, &entry, sync)?;
                     }
                     placed.set(placed.get() + 1);
                 }
@@ -597,7 +622,13 @@ impl BlockSink for Receiving {
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
         if self.offer.skip_unchanged {
-            partials.leave_out(unchanged::keep(alike, &self.offer, &mut have));
+            let kept = unchanged::keep(alike, &self.offer, &mut have);
+            if self.offer.compare_content {
+                let (directory, offer) = (&self.directory, &self.offer);
+                let compared = Compared::find(directory, offer, &kept, &mut have, stop)?;
+                let _ = self.compared.set(compared);
+            }
+            partials.leave_out(kept);
         }
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
@@ -628,6 +659,12 @@ impl BlockSink for Receiving {
         Ok(way)
     }
 
+    fn keep(&self, block: Block, crc: u32) -> Result<bool, SinkError> {
+        let compared = self.compared.get();
+        let kept = (block, crc);
+        Ok(compared.is_some_and(|it| it.keep(&self.directory, &self.offer, kept)))
+    }
+
     fn io_stats(&self) -> Option<IoStats> {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         Some(match &*work {
@@ -638,16 +675,17 @@ impl BlockSink for Receiving {
 
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
         let partials = self.partials()?;
+        let unchanged = partials.left_out();
+        let stay = self.settle_compared(&partials, stop)?;
         partials.flush()?;
         let read_back = match self.offer.read_back {
             true => partials.read_back(stop)?,
             false => ReadBack::default(),
         };
         let sync_each = self.offer.sync && !self.syncs_all();
-        let left_out = partials.left_out();
         let mut unsettled = Vec::new();
         self.check_targets(stop, |number, entry, found| {
-            if left_out.contains(number as u64) {
+            if unchanged.contains(number as u64) {
                 let has_rights = unchanged::check(entry, found)?;
                 if sync_each || !has_rights {
                     unsettled.push(number);
@@ -659,7 +697,10 @@ impl BlockSink for Receiving {
         self.sync_content(&partials)?;
         stop.check()?;
         unchanged::settle(&self.directory, &self.offer, &unsettled, sync_each)?;
-        let placed = self.place_all(&partials, |_| ());
+        if let Some(compared) = self.compared.get() {
+            compared.check(&self.directory, &self.offer, &stay)?;
+        }
+        let placed = self.place_all(&partials, &stay, |_| ());
         // What is left of the stream is of use where something of it is not in its place.
         if !matches!(placed, Ok(()) | Err(SinkError::Delete { .. })) {
             return placed.map(|()| read_back);
@@ -749,6 +790,7 @@ mod tests {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            compare_content: false,
             delete: false,
         }
     }
@@ -789,7 +831,7 @@ mod tests {
         let partials = sink.partials().expect("open");
         sink.dress_files(&partials, &stop).expect("dressed");
         let in_the_way = to.path().join("old/c");
-        let placed = sink.place_all(&partials, |number| {
+        let placed = sink.place_all(&partials, &BlockSet::new(0), |number| {
             if number == 6 {
                 std::fs::remove_file(&in_the_way).expect("removed");
                 std::fs::create_dir(&in_the_way).expect("made");
@@ -857,6 +899,7 @@ mod tests {
             read_back: false,
             restart: false,
             skip_unchanged: false,
+            compare_content: false,
             delete: false,
         };
         let sink = DirectorySink::new(to.path()).expect("it is there");
@@ -870,7 +913,7 @@ mod tests {
         let checked = sink.check_targets(&stop, |_, _, _| Ok(()));
         checked.expect("nothing is in the way");
         let in_the_way = to.path().join("b");
-        let placed = sink.place_all(&partials, |number| {
+        let placed = sink.place_all(&partials, &BlockSet::new(0), |number| {
             if number == 1 {
                 std::fs::create_dir(&in_the_way).expect("made");
             }

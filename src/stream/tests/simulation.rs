@@ -10,16 +10,19 @@ use proptest::prelude::*;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::digest::{StreamDigest, crc32c, crc32c_of_zeros};
-use super::error::{RefusalCode, StreamError};
-use super::incoming::{IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome};
+use super::error::{RefusalCode, StreamError, StreamViolation};
+use super::incoming::{
+    HadContent, IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome,
+};
 use super::limits::Limits;
 use super::manifest::{Entry, EntryKind, Manifest, Modified};
 use super::name::RelativeName;
 use super::outgoing::OutgoingStream;
 use super::slots::{SlotBook, SlotGrants};
+use super::sums::content_sum;
 use super::wire::{
     Accept, Checks, Complete, Damaged, Features, Freed, HEADER_LEN, Message, Open, OpenFlags, Pack,
-    Placed, StreamIdentity, WINDOW_DESCRIPTOR_LEN, Window,
+    Placed, RangeList, RangesBuilder, StreamIdentity, Sums, WINDOW_DESCRIPTOR_LEN, Window,
 };
 use crate::endpoint::duplex::faults::{Dice, Faults};
 
@@ -90,6 +93,8 @@ struct World {
     settings: IncomingSettings,
     /// What the sink has from before.
     before: BlockSet,
+    /// Blocks of which the sink has said what lies in their places.
+    compared: BlockSet,
     wires: Vec<Wire>,
     /// Blocks that the sender has read and the network has not taken.
     read: VecDeque<Block>,
@@ -188,10 +193,10 @@ impl World {
         let Some(block) = self.read.pop_front() else {
             return false;
         };
-        if self.zeros && self.send_zeros(rail, block) {
-            return true;
-        }
-        if self.packs && self.send_pack(rail, block) {
+        if self.say_same(rail, block)
+            || self.zeros && self.send_zeros(rail, block)
+            || self.packs && self.send_pack(rail, block)
+        {
             return true;
         }
         let bytes = self.bytes_of(&block);
@@ -223,6 +228,30 @@ impl World {
         }
         let packet = Packet::new(&Message::Zeros(self.outgoing.zeros(&blocks)));
         self.outgoing.on_pack_sent(rail, &blocks);
+        self.carry(rail, packet);
+        true
+    }
+
+    /// Says that the sink has a block, if it is so, maybe with some behind it.
+    fn say_same(&mut self, rail: u16, first: Block) -> bool {
+        let is_same = |this: &Self, block: &Block| {
+            let content = content_sum(&this.bytes_of(block));
+            this.outgoing.is_same(block.index, Some(content))
+        };
+        if !is_same(self, &first) {
+            return false;
+        }
+        let mut blocks = vec![(first, crc32c(&self.bytes_of(&first)))];
+        while let Some(next) = self.read.front().copied()
+            && next.index == first.index + blocks.len() as u64
+            && is_same(self, &next)
+        {
+            self.read.pop_front();
+            blocks.push((next, crc32c(&self.bytes_of(&next))));
+        }
+        let crcs: Vec<_> = blocks.iter().map(|(_, crc)| (*crc).into()).collect();
+        let packet = Packet::new(&Message::Same(self.outgoing.same_header(&blocks, &crcs)));
+        self.outgoing.on_same_sent(rail, &blocks);
         self.carry(rail, packet);
         true
     }
@@ -267,6 +296,15 @@ impl World {
         if !self.outgoing.may_send() || self.outgoing.room() <= unplaced || self.read.is_empty() {
             return false;
         }
+        if let Some(first) = self.read.pop_front() {
+            if self.say_same(0, first) {
+                return true;
+            }
+            self.read.push_front(first);
+        }
+        let Some(slots) = &mut self.slots else {
+            return false;
+        };
         let Some((slot, _)) = slots.book.take() else {
             return false;
         };
@@ -465,6 +503,20 @@ impl World {
                 assert!(blocks.iter().all(is_new), "no block is written twice");
                 self.writing.push(Arrived::Zeros(blocks));
             }
+            (MessageOutcome::Same(blocks), Message::Same(_)) => {
+                let blocks = blocks.iter().map(|(block, crc)| {
+                    let written = self.writing.iter().any(|other| other.has(block.index));
+                    assert!(
+                        !written && !incoming.have().contains(block.index),
+                        "no block is kept twice"
+                    );
+                    let begin = block.offset as usize;
+                    let bytes = &self.sink[block.entry][begin..begin + block.len as usize];
+                    (*block, *crc, bytes.to_vec())
+                });
+                let arrived = Arrived::Pack(blocks.collect());
+                self.writing.push(arrived);
+            }
             (MessageOutcome::Block(block), Message::Placed(placed)) => {
                 let slots = self.slots.as_mut().expect("there are slots");
                 slots.grants.take(placed.slot).expect("it is the sender's");
@@ -503,7 +555,30 @@ impl World {
             let bytes = &self.sink[block.entry][begin..begin + block.len as usize];
             digest.add(index, block.len, crc32c(bytes));
         }
-        incoming.accept(self.before.clone(), digest.part(), None);
+        let blocks = |set: &BlockSet| {
+            let all = set.ranges(0).flatten();
+            let all = all.filter_map(|index| self.plan.get(index));
+            all.collect::<Vec<_>>()
+        };
+        let there = |block: &Block| {
+            let begin = block.offset as usize;
+            &self.sink[block.entry][begin..begin + block.len as usize]
+        };
+        let compared = blocks(&self.compared);
+        let sums = compared
+            .iter()
+            .map(|block| (block.index, content_sum(there(block))));
+        incoming.accept_counted(HadContent {
+            bytes: blocks(&self.before)
+                .iter()
+                .map(|block| u64::from(block.len))
+                .sum(),
+            blocks: self.before.clone(),
+            unchanged: 0,
+            sums: sums.collect(),
+            digest_part: digest.part(),
+            hash: None,
+        });
         let Some(slots) = &mut self.slots else { return };
         for _ in 0..slots.count {
             let window = Window {
@@ -714,6 +789,7 @@ fn world(
         incoming: None,
         settings: settings(window),
         before,
+        compared: BlockSet::new(0),
         wires: (0..rails).map(|_| Wire::default()).collect(),
         read: VecDeque::new(),
         packs: false,
@@ -741,6 +817,29 @@ fn by_write(sizes: &[usize], had: &[bool], window: u64, slots: u32, seed: u64) -
 }
 
 impl World {
+    /// The sink has files of the same names: of some blocks it says what lies in their places,
+    /// which is the same or not.
+    fn compare(&mut self, rails: u16) {
+        self.compared = BlockSet::new(self.plan.blocks());
+        for block in self.plan.iter() {
+            if self.before.contains(block.index) || self.dice.one_in(3) {
+                continue;
+            }
+            self.compared.insert(block.index);
+            if !self.dice.one_in(3) {
+                let range = block.offset as usize..block.offset as usize + block.len as usize;
+                self.sink[block.entry][range.clone()]
+                    .copy_from_slice(&self.source[block.entry][range]);
+            }
+        }
+        self.settings.features |= Features::COMPARE;
+        let mut open = open(&self.manifest, &self.plan);
+        open.flags |= OpenFlags::SKIP_UNCHANGED | OpenFlags::COMPARE;
+        open.flags.set(OpenFlags::BY_WRITE, self.slots.is_some());
+        self.outgoing = OutgoingStream::new(open, Arc::clone(&self.plan), 0);
+        (1..rails).for_each(|rail| self.outgoing.add_rail(rail));
+    }
+
     fn check_complete(&mut self) {
         self.run();
         let outcome = self.outgoing.outcome().unwrap();
@@ -826,6 +925,7 @@ fn what_comes_damaged_before_finish_is_said_is_sent_first() {
         have_digest: 0,
         slots: 0,
         unchanged: 0,
+        compared: 0,
     };
     outgoing.on_message(&Message::Accept(accept)).unwrap();
     for block in plan.iter() {
@@ -850,6 +950,7 @@ fn a_peer_keeps_no_files_but_those_that_it_may() {
         have_digest: 0,
         slots: 0,
         unchanged,
+        compared: 0,
     };
     for (may_skip, unchanged, is_right) in [
         (false, 0, true),
@@ -868,6 +969,73 @@ fn a_peer_keeps_no_files_but_those_that_it_may() {
         }
         let said = outgoing.on_message(&Message::Accept(accept(unchanged)));
         assert_eq!(said.is_ok(), is_right, "{may_skip} {unchanged}: {said:?}");
+    }
+}
+
+/// A peer that says what its files have though it was not asked, of blocks that are not to be
+/// compared, or of more than it said.
+#[test]
+fn a_peer_compares_no_blocks_but_those_that_it_may() {
+    // Of 7 blocks it has the first one.
+    let said = |may_compare: bool, compared: u64, runs: &[(u64, usize)]| {
+        let manifest = manifest(&[vec![1; 100]]);
+        let plan = Arc::new(BlockPlan::new(&manifest, 16));
+        let mut open = open(&manifest, &plan);
+        open.flags.set(OpenFlags::COMPARE, may_compare);
+        let mut outgoing = OutgoingStream::new(open, plan, 0);
+        while outgoing.next_control(0, 8192, &manifest).is_some() {
+            outgoing.on_control_sent(0);
+        }
+        let accept = Accept {
+            stream: 1,
+            granted: 8,
+            have_blocks: 1,
+            have_digest: 0,
+            slots: 0,
+            unchanged: 0,
+            compared,
+        };
+        outgoing.on_message(&Message::Accept(accept))?;
+        let mut ranges = RangesBuilder::default();
+        ranges.push(0..1);
+        outgoing.on_message(&Message::Have(RangeList {
+            stream: 1,
+            lap: 0,
+            more: false,
+            ranges: ranges.ranges(),
+        }))?;
+        assert_eq!(outgoing.is_accepted(), compared == 0, "told all?");
+        for (first, count) in runs {
+            outgoing.on_message(&Message::Sums(Sums {
+                stream: 1,
+                first: *first,
+                sums: &vec![[7; 16]; *count],
+            }))?;
+        }
+        assert!(!outgoing.is_same(1, Some([8; 16])) && !outgoing.is_same(1, None));
+        Ok::<_, StreamViolation>((outgoing.is_accepted(), outgoing.is_same(1, Some([7; 16]))))
+    };
+    assert_eq!(said(false, 0, &[]), Ok((true, false)));
+    assert_eq!(said(true, 6, &[(1, 3), (4, 3)]), Ok((true, true)));
+    assert_eq!(
+        said(true, 2, &[(2, 1)]),
+        Ok((false, false)),
+        "one is to come"
+    );
+    for (may, compared, runs) in [
+        (false, 1, &[][..]),
+        (true, 7, &[]),
+        (true, u64::MAX, &[]),
+        (false, 0, &[(1, 1)]),
+        (true, 2, &[(0, 1)]),
+        (true, 2, &[(6, 2)]),
+        (true, 2, &[(u64::MAX - 4, 2)]),
+        (true, 2, &[(1, 3)]),
+        (true, 2, &[(2, 1), (2, 1)]),
+        (true, 2, &[(3, 1), (2, 1)]),
+        (true, 2, &[(1, 2), (4, 1)]),
+    ] {
+        said(may, compared, runs).expect_err(&format!("{may} {compared} {runs:?}"));
     }
 }
 
@@ -898,6 +1066,7 @@ fn a_peer_removes_nothing_but_where_it_may() {
             have_digest: 0,
             slots: 0,
             unchanged: 0,
+            compared: 0,
         };
         let accepted = outgoing.on_message(&Message::Accept(accept));
         accepted.expect("nothing is wrong with it");
@@ -1046,6 +1215,9 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
                 turns,
             ),
         };
+        if dice.one_in(3) {
+            world.compare(world.wires.len() as u16);
+        }
         world.is_talkative = true;
         (world.packs, world.zeros) = (dice.one_in(2), dice.one_in(2));
         world.check_complete();
@@ -1065,7 +1237,7 @@ proptest! {
         had in proptest::collection::vec(any::<bool>(), 1..6),
         window in 1..12_u64,
         rails in 1..4_u16,
-        (packs, zeros) in any::<(bool, bool)>(),
+        (packs, zeros, compares) in any::<(bool, bool, bool)>(),
         faults in (0..12_u64, 0..12_u64, 0..12_u64, 0..6_u64, 0..30_u64),
         seed in any::<u64>(),
     ) {
@@ -1079,6 +1251,9 @@ proptest! {
         };
         let mut world = world(&sizes, &had, window, rails, faults, seed);
         (world.packs, world.zeros) = (packs, zeros);
+        if compares {
+            world.compare(rails);
+        }
         // The world's faults hit each block several times in a row at times.
         world.outgoing.allow_resent(1 << 20);
         world.check_complete();

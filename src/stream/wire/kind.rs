@@ -21,6 +21,7 @@ impl Kind {
     pub(crate) const PAUSE: Self = Self(10);
     pub(crate) const PACK: Self = Self(11);
     pub(crate) const ZEROS: Self = Self(12);
+    pub(crate) const SAME: Self = Self(13);
     pub(crate) const HELLO_ACK: Self = Self(17);
     pub(crate) const ACCEPT: Self = Self(18);
     pub(crate) const HAVE: Self = Self(19);
@@ -34,6 +35,7 @@ impl Kind {
     pub(crate) const FAILED: Self = Self(26);
     pub(crate) const WINDOW: Self = Self(27);
     pub(crate) const FREED: Self = Self(28);
+    pub(crate) const SUMS: Self = Self(29);
 
     /// The kind of a header, unless it is none of a stream's.
     pub(crate) fn peek(header: &[u8]) -> Option<Self> {

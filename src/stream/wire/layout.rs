@@ -132,6 +132,7 @@ pub(super) struct OpenWire {
     pub(super) reserved: [u8; 11],
 }
 
+/// The layout of `Manifest` and `Sums`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct ManifestWire {
@@ -161,7 +162,7 @@ impl BlockWire {
     }
 }
 
-/// The layout of `Pack` and `Zeros`.
+/// The layout of `Pack`, `Zeros` and `Same`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct PackWire {
@@ -196,7 +197,8 @@ pub(super) struct AcceptWire {
     pub(super) have_digest: U32,
     pub(super) slots: U32,
     pub(super) unchanged: U64,
-    pub(super) reserved: [u8; 16],
+    pub(super) compared: U64,
+    pub(super) reserved: [u8; 8],
 }
 
 /// The layout of `Have` and `Missing`.

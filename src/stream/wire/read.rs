@@ -37,6 +37,8 @@ pub(super) fn message<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Messag
         Kind::BLOCK => Message::Block(block(wire, &wire.body(), payload.len())?),
         Kind::PACK => Message::Pack(pack(wire, payload)?),
         Kind::ZEROS => Message::Zeros(zeros(wire, payload)?),
+        Kind::SAME => Message::Same(same(wire, payload)?),
+        Kind::SUMS => Message::Sums(sums(wire, payload)?),
         Kind::PLACED => Message::Placed(placed(wire, payload)?),
         Kind::FINISH => Message::Finish(finish(wire, payload)?),
         Kind::RAIL_LOST => Message::RailLost(rail_lost(wire, payload)?),
@@ -240,6 +242,45 @@ fn zeros(wire: &HeaderWire, payload: &[u8]) -> Result<Zeros, WireError> {
     })
 }
 
+fn same<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Same<'a>, WireError> {
+    let body: PackWire = wire.body();
+    let (first, blocks) = (body.first.get(), body.blocks.get());
+    if !(1..=PACK_BLOCKS_MAX as u64).contains(&u64::from(blocks)) {
+        return Err(field("blocks", blocks));
+    }
+    let blocks = blocks as usize;
+    let (crcs, rest) =
+        Pack::split(payload, blocks).ok_or_else(|| payload_len(wire, payload, blocks))?;
+    if !rest.is_empty() {
+        return Err(payload_len(wire, payload, Pack::payload_len(blocks, 0)));
+    }
+    if first.checked_add(blocks as u64).is_none() {
+        return Err(field("first", first));
+    }
+    Ok(Same {
+        stream: wire.stream.get(),
+        first,
+        crcs,
+    })
+}
+
+fn sums<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Sums<'a>, WireError> {
+    let body: ManifestWire = wire.body();
+    let first = body.first.get();
+    let (sums, rest) = payload.as_chunks();
+    if !rest.is_empty() || !(1..=SUMS_MAX).contains(&sums.len()) {
+        return Err(payload_len(wire, payload, CONTROL_PAYLOAD_MAX));
+    }
+    if first.checked_add(sums.len() as u64).is_none() {
+        return Err(field("first", first));
+    }
+    Ok(Sums {
+        stream: wire.stream.get(),
+        first,
+        sums,
+    })
+}
+
 fn placed(wire: &HeaderWire, payload: &[u8]) -> Result<Placed, WireError> {
     nothing(wire, payload)?;
     let body: BlockWire = wire.body();
@@ -301,6 +342,7 @@ fn accept(wire: &HeaderWire, payload: &[u8]) -> Result<Accept, WireError> {
         have_digest: body.have_digest.get(),
         slots: body.slots.get(),
         unchanged: body.unchanged.get(),
+        compared: body.compared.get(),
     })
 }
 

@@ -26,6 +26,16 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             blocks: it.blocks.into(),
             ..zeroed()
         }),
+        Message::Same(it) => new(0).with(&PackWire {
+            first: it.first.into(),
+            // At most `PACK_BLOCKS_MAX`.
+            blocks: (it.crcs.len() as u32).into(),
+            ..zeroed()
+        }),
+        Message::Sums(it) => new(0).with(&ManifestWire {
+            first: it.first.into(),
+            ..zeroed()
+        }),
         Message::Placed(it) => new(0).with(&BlockWire {
             len: it.block.len.into(),
             slot: it.slot.into(),
@@ -81,6 +91,8 @@ fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
         Message::Cancel(it) => it.reason.as_bytes(),
         Message::Failed(it) => it.reason.as_bytes(),
         Message::Window(it) => it.descriptor,
+        Message::Same(it) => it.crcs.as_bytes(),
+        Message::Sums(it) => it.sums.as_bytes(),
         Message::Block(_)
         | Message::Pack(_)
         | Message::Zeros(_)
@@ -167,6 +179,7 @@ fn accept(accept: &Accept) -> AcceptWire {
         have_digest: accept.have_digest.into(),
         slots: accept.slots.into(),
         unchanged: accept.unchanged.into(),
+        compared: accept.compared.into(),
         ..zeroed()
     }
 }

@@ -195,6 +195,16 @@ pub(crate) enum Links {
     Skip,
 }
 
+/// Which files are there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unchanged {
+    /// Those of the same size and time
+    Time,
+    /// Besides, of those of the same size and another time, what has the same content, by the
+    /// hashes of their blocks: it is not sent. Both sides read these files
+    Content,
+}
+
 /// How blocks go to receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
@@ -283,9 +293,18 @@ pub(crate) struct SendArgs {
     #[arg(long, value_enum, default_value_t = Slow::Wait)]
     pub(crate) slow: Slow,
     /// Keep files that are there already with the same size and time of their last change, and send
-    /// the others: for a tree that was sent before
-    #[arg(long, conflicts_with_all = ["no_crc", "read_back", "blake3", "sums"])]
-    pub(crate) skip_unchanged: bool,
+    /// the others: for a tree that was sent before. With `content`, files of the same size and
+    /// another time are compared, too
+    #[arg(
+        long,
+        value_enum,
+        value_name = "BY",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "time",
+        conflicts_with_all = ["no_crc", "read_back", "blake3", "sums"]
+    )]
+    pub(crate) skip_unchanged: Option<Unchanged>,
     /// Throw away what receivers have of an earlier, cut stream
     #[arg(long)]
     pub(crate) restart: bool,

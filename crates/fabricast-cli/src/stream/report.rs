@@ -88,6 +88,7 @@ impl fmt::Display for Summary<'_> {
             Bytes(report.bytes as f64)
         )?;
         f.write_str(&there_already(report.resumed_bytes, report.unchanged))?;
+        f.write_str(&equal_text(report.equal_bytes))?;
         f.write_str(&deleted_text(report.deleted))?;
         writeln!(
             f,
@@ -147,6 +148,14 @@ pub(crate) fn there_already(bytes: u64, unchanged: u64) -> String {
         (0, 0) => String::new(),
         (bytes, 0) => format!("resumed      {bytes} bytes were there\n"),
         (bytes, files) => format!("unchanged    {files} files: {bytes} bytes were there\n"),
+    }
+}
+
+/// A line of what is equal in files that are there with another time, or nothing.
+pub(crate) fn equal_text(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!("equal        {bytes} bytes of other files\n"),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::failure::{End, Failure};
 use crate::interrupt;
 use crate::parent::end_with_parent;
 use crate::say::say;
-use crate::stream::args::{Addresses, By, Links, SendArgs, Slow};
+use crate::stream::args::{Addresses, By, Links, SendArgs, Slow, Unchanged};
 use crate::stream::dry_run;
 use crate::stream::far::place::FarPlace;
 use crate::stream::far::{self, FarEnd, Hello, LibraryStart, Request, Role};
@@ -441,7 +441,8 @@ fn options(args: &SendArgs) -> SendOptions {
         })
         .sync(args.sync)
         .read_back(args.read_back)
-        .skip_unchanged(args.skip_unchanged)
+        .skip_unchanged(args.skip_unchanged.is_some())
+        .compare_content(args.skip_unchanged == Some(Unchanged::Content))
         // Standard input is never the same again.
         .restart(args.restart || args.paths.iter().any(|path| path.as_os_str() == "-"))
         .rate(args.limit_rate)

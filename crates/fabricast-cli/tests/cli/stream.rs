@@ -500,6 +500,62 @@ fn what_is_excluded_is_not_sent_and_a_dry_run_says_what_is() {
     assert!(lines.contains(&said), "{}", again.stdout);
 }
 
+/// A new checkout: other times, nearly the same content.
+#[test]
+fn content_is_compared_where_that_is_asked_for() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    let make = |last: &str| {
+        let _ = fs::remove_dir_all(&top);
+        fs::create_dir(&top).expect("room");
+        for number in 0..50 {
+            fs::write(top.join(number.to_string()), content(1000 + number)).expect("room");
+        }
+        fs::write(top.join("long"), content(20 * BLOCK)).expect("room");
+        fs::write(top.join("last"), last).expect("room");
+    };
+    make("before");
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = receiver.sender(&program);
+        Process::start_command(command.args(more).arg(&top)).end()
+    };
+    send(&[]).assert_ok();
+    make("behind");
+    let by_time = send(&["--skip-unchanged=time", "--json", "--dry-run"]);
+    by_time.assert_ok();
+    let sent = send(&["--skip-unchanged=content"]);
+    sent.assert_ok();
+    let equal = (0..50).map(|number| 1000 + number).sum::<usize>() + 20 * BLOCK;
+    let line = format!("equal        {equal} bytes of other files");
+    assert!(
+        sent.stdout.lines().any(|it| it == line),
+        "{line}: {}",
+        sent.stdout
+    );
+    let arrived = fs::read(to.path().join("tree/last")).expect("it arrived");
+    assert_eq!(arrived, b"behind");
+    let time = |path: &Path| fs::metadata(path).expect("a file").modified().ok();
+    for name in ["0", "long", "last"] {
+        assert_eq!(
+            time(&top.join(name)),
+            time(&to.path().join("tree").join(name)),
+            "{name}"
+        );
+    }
+    // Now the times are the same, too.
+    let again = send(&["--skip-unchanged=content"]);
+    again.assert_ok();
+    assert!(
+        again.stdout.contains("unchanged    52 files"),
+        "{}",
+        again.stdout
+    );
+    let unknown = send(&["--skip-unchanged=size"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", unknown.stderr);
+}
+
 /// A name of which receivers would believe that it is theirs.
 #[test]
 fn a_name_of_a_hidden_directory_is_refused_with_advice() {

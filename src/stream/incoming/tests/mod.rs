@@ -82,6 +82,53 @@ fn block(index: u64) -> BlockHeader {
     }
 }
 
+/// A sender that says that blocks are kept of which it was told nothing.
+#[test]
+fn blocks_are_kept_only_where_the_sender_was_told_of_them() {
+    let said = |tell: bool, first: u64, count: usize| {
+        let (mut incoming, _) = announced(open());
+        let sums = [2, 3, 5].map(|index| (index, [7; 16]));
+        incoming.accept_counted(HadContent {
+            blocks: BlockSet::new(10),
+            bytes: 0,
+            unchanged: 0,
+            sums: sums.into_iter().collect(),
+            digest_part: 0,
+            hash: None,
+        });
+        let mut heard = Vec::new();
+        while tell && let Some(message) = incoming.next_control() {
+            match message {
+                Message::Accept(accept) => assert_eq!(accept.compared, 3),
+                Message::Sums(sums) => heard.push((sums.first, sums.sums.len())),
+                other => panic!("{other:?}"),
+            }
+            incoming.on_control_sent();
+        }
+        assert_eq!(heard, if tell { vec![(2, 2), (5, 1)] } else { vec![] });
+        let crcs = vec![9.into(); count];
+        let same = Same {
+            stream: 1,
+            first,
+            crcs: &crcs,
+        };
+        incoming.on_message(0, &Message::Same(same))
+    };
+    match said(true, 2, 2) {
+        Ok(MessageOutcome::Same(blocks)) => {
+            let blocks = blocks.iter().map(|(block, crc)| (block.index, *crc));
+            assert_eq!(blocks.collect::<Vec<_>>(), [(2, 9), (3, 9)]);
+        }
+        other => panic!("{other:?}"),
+    }
+    for (tell, first, count) in [(false, 2, 1), (true, 1, 1), (true, 3, 3), (true, 10, 1)] {
+        let taken = said(tell, first, count);
+        taken.expect_err(&format!("{tell} {first} {count}"));
+    }
+    let twice = said(true, u64::MAX - 1, 1);
+    twice.expect_err("there is no such block");
+}
+
 #[test]
 fn what_is_beyond_a_limit_is_refused_before_it_comes() {
     let refused = |open: Open, change: &dyn Fn(&mut IncomingSettings)| {
@@ -113,6 +160,7 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
         OpenFlags::READ_BACK,
         OpenFlags::BY_WRITE,
         OpenFlags::DELETE,
+        OpenFlags::COMPARE,
     ] {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);

@@ -397,6 +397,15 @@ impl Partials {
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = entries;
     }
 
+    /// These are, too: all of them has been found there.
+    pub(super) fn leave_out_too(&self, entries: &BlockSet) {
+        self.set_finished(entries.ranges(0).flatten().map(|number| number as usize));
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        for range in entries.ranges(0) {
+            left_out.insert_range(range);
+        }
+    }
+
     /// The entries that are at the target already.
     pub(super) fn left_out(&self) -> BlockSet {
         let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);

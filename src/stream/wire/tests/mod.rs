@@ -118,10 +118,11 @@ fn opening_has_these_bytes() {
         have_digest: 0x0403_0201,
         slots: 0x44,
         unchanged: 0x55,
+        compared: 0x66,
     };
     let body: &[&[u8]] = &[
         &[0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0],
-        &[1, 2, 3, 4, 0x44, 0, 0, 0, 0x55],
+        &[1, 2, 3, 4, 0x44, 0, 0, 0, 0x55, 0, 0, 0, 0, 0, 0, 0, 0x66],
     ];
     golden(Message::Accept(accept), bytes(18, 0, S, 0, body), b"");
 }
@@ -324,6 +325,42 @@ fn what_a_receiver_reports_has_these_bytes() {
 }
 
 #[test]
+fn what_is_compared_has_these_bytes() {
+    let sums = Sums {
+        stream: STREAM,
+        first: 0x0102,
+        sums: &[[5; 16], [6; 16]],
+    };
+    golden(
+        Message::Sums(sums),
+        bytes(29, 0, S, 32, &[&[2, 1]]),
+        &[[5; 16], [6; 16]].concat(),
+    );
+    let same = Same {
+        stream: STREAM,
+        first: 0x0102,
+        crcs: &[U32::new(0x0403_0201), U32::new(7)],
+    };
+    golden(
+        Message::Same(same),
+        bytes(12, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]),
+        &[1, 2, 3, 4, 7, 0, 0, 0],
+    );
+    let mut header = bytes(12, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]);
+    for (at, value) in [(24, 0), (24, 1), (24, 3), (25, 1)] {
+        let before = std::mem::replace(&mut header[at], value);
+        Message::parse(&header, &[0; 8]).expect_err("not two blocks");
+        header[at] = before;
+    }
+    header[16..24].fill(0xff);
+    Message::parse(&header, &[0; 8]).expect_err("beyond the last number");
+    for len in [0, 15, 17, 4112] {
+        let header = bytes(29, 0, S, len as u32, &[]);
+        Message::parse(&header, &vec![0; len]).expect_err("no whole number of sums");
+    }
+}
+
+#[test]
 fn how_a_receiver_ends_has_these_bytes() {
     let complete = Complete {
         stream: STREAM,
@@ -433,6 +470,16 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             entries: b"some entries",
         }),
         Message::Block(block),
+        Message::Same(Same {
+            stream,
+            first: 5,
+            crcs: &[U32::ZERO],
+        }),
+        Message::Sums(Sums {
+            stream,
+            first: 6,
+            sums: &[[7; 16]],
+        }),
         Message::Placed(Placed { block, slot: 3 }),
         Message::Finish(Finish {
             stream,
@@ -460,6 +507,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             have_digest: 7,
             slots: 0,
             unchanged: 0,
+            compared: 0,
         }),
         Message::Have(list),
         Message::Missing(list),

@@ -21,7 +21,7 @@ use crate::stream::is_own;
 use crate::stream::measure::Bytes;
 use crate::stream::progress::{PeerLine, Progress};
 use crate::stream::recv::{self, GOODBYE};
-use crate::stream::report::{Voice, deleted_text, there_already};
+use crate::stream::report::{Voice, deleted_text, equal_text, there_already};
 use crate::stream::ways::rails_text;
 
 /// How often it is looked whether somebody asked for an end.
@@ -179,6 +179,7 @@ fn summary(name: &str, result: &Value) -> String {
     );
     let count = |key: &str| result[key].as_u64().unwrap_or_default();
     text += &there_already(count("resumed_bytes"), count("unchanged"));
+    text += &equal_text(count("equal_bytes"));
     text += &deleted_text(count("deleted"));
     text += &rails_text(&result["rails"]);
     let (seconds, rate) = (number("seconds"), number("rate"));
