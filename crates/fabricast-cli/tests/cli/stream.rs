@@ -997,7 +997,7 @@ fn programs_hear_of_progress_and_of_each_receiver_what_became_of_it() {
     let nobody = nobodys_port().to_string();
     let mut command = Command::new(&program);
     command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
-    command.args(["--limit-rate", "2M", "--connect-timeout", "250ms"]);
+    command.args(["--limit-rate", "2M", "--connect-timeout", "3"]);
     command.args(["--to", &receiver.address, "--to", &nobody]);
     let ended = Process::start_command(command.arg(&path)).end();
     // One of two has it.
