@@ -239,6 +239,7 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
     // All tasks of a step are of one user.
     recv.any_links = true;
     recv.sums = args.sums;
+    recv.owners = args.owners;
     recv.allow_delete = args.delete;
     let rails = args
         .far

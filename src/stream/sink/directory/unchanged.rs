@@ -3,8 +3,9 @@
 
 use std::io;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chownat, fchmod, fdatasync};
 
+use super::{ids_of, owner_of};
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
@@ -88,6 +89,14 @@ pub(super) fn check(
             let name = &entry.name;
             let text = format!("{name}: it was changed here while the stream came: send it again");
             return Err(SinkError::Other(text));
+        }
+        let owner = offer.manifest.owner(number as usize);
+        let owner = owner.filter(|owner| *owner != owner_of(&found));
+        if let Some(owner) = owner {
+            let (user, group) = ids_of(owner).map_err(failed)?;
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let given = chownat(parent.fd(), last, Some(user), Some(group), flags);
+            given.map_err(|error| failed(error.into()))?;
         }
         // A link has no rights of its own, and is synced with its directory.
         if entry.kind == EntryKind::Link {
