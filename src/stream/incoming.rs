@@ -43,11 +43,11 @@ use super::content_hash::BlockHash;
 #[cfg(any(test, fuzzing))]
 use super::content_hash::ContentHash;
 use super::error::{RefusalCode, StreamError, StreamViolation};
-use super::manifest::{Announced, Manifest, ManifestError, ManifestParser};
+use super::manifest::{Announced, Manifest, ManifestError, ManifestParser, Owner};
 use super::pack::PackedBlock;
 use super::wire::{
     BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart, Message, Open,
-    OpenFlags, Pack, RailLost, Same, Zeros,
+    OpenFlags, Owners, Pack, RailLost, Same, Zeros,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -109,6 +109,8 @@ pub(crate) struct IncomingStream {
     settings: IncomingSettings,
     state: IncomingStage,
     parser: Option<ManifestParser>,
+    /// Whose entries are, as far as it came.
+    owners: Vec<Owner>,
     manifest: Arc<Manifest>,
     blocks: BlockReception,
     is_paused: bool,
@@ -147,6 +149,7 @@ impl IncomingStream {
             settings,
             state: IncomingStage::Manifest,
             parser: Some(parser),
+            owners: Vec::new(),
             manifest: Arc::default(),
             blocks: BlockReception::new(rail, open.blocks, no_blocks, reception),
             is_paused: false,
@@ -164,7 +167,10 @@ impl IncomingStream {
         let Some(parser) = self.parser.take() else {
             return Ok(());
         };
-        let manifest = parser.finish()?;
+        let mut manifest = parser.finish()?;
+        if self.open.flags.contains(OpenFlags::OWNERS) {
+            manifest = manifest.with_owners(std::mem::take(&mut self.owners))?;
+        }
         let plan = BlockPlan::new(&manifest, self.open.block_bytes);
         if plan.blocks() != self.open.blocks {
             return Err(ManifestError::NotAsAnnounced {
@@ -331,6 +337,7 @@ impl IncomingStream {
             Message::Placed(placed) => self.on_block(rail, &placed.block, true),
             Message::Same(same) => self.on_same(rail, same),
             Message::Manifest(part) => self.on_manifest(part),
+            Message::Owners(owners) => self.on_owners(owners),
             Message::Finish(finish) => self.on_finish(rail, finish),
             Message::RailLost(lost) => self.on_rail_lost(lost),
             Message::Pause(pause) => {
@@ -364,14 +371,46 @@ impl IncomingStream {
         };
         let refusal = match parser.feed(part.first, part.entries) {
             Ok(()) if !parser.is_whole() => return Ok(MessageOutcome::Nothing),
-            Ok(()) => match self.announced_all() {
-                Ok(()) => return Ok(MessageOutcome::Announced),
-                Err(refusal) => refusal,
-            },
+            Ok(()) if self.open.flags.contains(OpenFlags::OWNERS) => {
+                return Ok(MessageOutcome::Nothing);
+            }
+            Ok(()) => return Ok(self.announce()),
             Err(error) => error.into(),
         };
         self.refuse(refusal);
         Ok(MessageOutcome::Over)
+    }
+
+    /// All was said of what comes.
+    fn announce(&mut self) -> MessageOutcome {
+        match self.announced_all() {
+            Ok(()) => MessageOutcome::Announced,
+            Err(refusal) => {
+                self.refuse(refusal);
+                MessageOutcome::Over
+            }
+        }
+    }
+
+    fn on_owners(&mut self, owners: &Owners<'_>) -> Result<MessageOutcome, StreamViolation> {
+        let is_whole = self.parser.as_ref().is_some_and(ManifestParser::is_whole);
+        if !is_whole || !self.open.flags.contains(OpenFlags::OWNERS) {
+            return Err(self.unexpected(&Message::Owners(*owners)));
+        }
+        let (known, more) = (self.owners.len() as u64, owners.owners.len() as u64);
+        if owners.first != known || more > self.open.entries - known {
+            let (what, value) = ("the number of the entry of an owner", owners.first);
+            return Err(StreamViolation::Count { what, value });
+        }
+        let said = owners.owners.iter().map(|owner| Owner {
+            user: owner.user.get(),
+            group: owner.group.get(),
+        });
+        self.owners.extend(said);
+        Ok(match known + more == self.open.entries {
+            true => self.announce(),
+            false => MessageOutcome::Nothing,
+        })
     }
 
     fn on_block(

@@ -40,6 +40,15 @@ pub struct Modified {
     pub nanoseconds: u32,
 }
 
+/// Whose something is, by the numbers that the sender's system has for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The number of the user.
+    pub user: u32,
+    /// The number of the group.
+    pub group: u32,
+}
+
 /// One file, directory or link of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -265,6 +274,8 @@ pub struct Manifest {
     bytes: u64,
     /// Directories that names lead through and that have no entry.
     on_the_way: u64,
+    /// Whose each entry is; empty where that is not said.
+    owners: Vec<Owner>,
 }
 
 impl Manifest {
@@ -283,6 +294,35 @@ impl Manifest {
             manifest.push(entry)?;
         }
         Ok(manifest)
+    }
+
+    /// The same with whose each entry is, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError::NotAsAnnounced`]: there are not as many as entries.
+    pub fn with_owners(mut self, owners: Vec<Owner>) -> Result<Self, ManifestError> {
+        let (announced, found) = (self.len() as u64, owners.len() as u64);
+        let what = "owners";
+        if announced != found {
+            return Err(ManifestError::NotAsAnnounced {
+                what,
+                announced,
+                found,
+            });
+        }
+        self.owners = owners;
+        Ok(self)
+    }
+
+    /// Whose the entry of this number is, where that is said.
+    pub fn owner(&self, index: usize) -> Option<Owner> {
+        self.owners.get(index).copied()
+    }
+
+    /// Whether it is said whose entries are.
+    pub fn has_owners(&self) -> bool {
+        !self.owners.is_empty()
     }
 
     /// How many entries there are.
@@ -374,7 +414,8 @@ impl Manifest {
     /// Bytes of memory that it takes.
     pub(crate) fn memory(&self) -> u64 {
         let records = self.records.capacity() * size_of::<EntryRecord>();
-        (records + self.names.capacity()) as u64
+        let owners = self.owners.capacity() * size_of::<Owner>();
+        (records + self.names.capacity() + owners) as u64
     }
 
     /// Puts an entry behind the others, if that is where it belongs.

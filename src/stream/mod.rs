@@ -63,7 +63,7 @@ pub use digest::{StreamDigest, crc32c};
 pub use error::{RefusalCode, StreamError, StreamViolation};
 pub use journal::JournalError;
 pub use limits::Limits;
-pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified};
+pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified, Owner};
 pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
 pub use receiver::{Arrival, ReceiverConfig, StreamEvent, StreamReceiver};
 pub use report::{Stalls, StreamReport};

@@ -42,11 +42,11 @@ use self::rails::OutgoingRails;
 use self::stage::OutgoingStage;
 use super::blocks::{Block, BlockPlan};
 use super::error::{RefusalCode, StreamError, StreamViolation};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, Owner};
 use super::sums::ContentSum;
 use super::wire::{
-    Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, Open, OpenFlags, Pack,
-    Pause, RailLost, RangeList, Same, Sums, Zeros,
+    Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, OWNERS_MAX, Open,
+    OpenFlags, OwnerWire, Owners, Pack, Pause, RailLost, RangeList, Same, Sums, Zeros,
 };
 
 /// The sender's end of one stream to one peer.
@@ -67,6 +67,8 @@ pub(crate) struct OutgoingStream {
     pending: Option<SenderControl>,
     /// The part of the manifest that is being sent.
     part: Vec<u8>,
+    /// The owners that are being sent.
+    owners: Vec<OwnerWire>,
     ending: SenderEnding,
 }
 
@@ -96,6 +98,7 @@ impl OutgoingStream {
             blake3: None,
             pending: None,
             part: Vec::new(),
+            owners: Vec::new(),
             ending: SenderEnding::default(),
         }
     }
@@ -336,6 +339,22 @@ impl OutgoingStream {
                     entries: &self.part,
                 })
             }
+            SenderControl::Owners { next: first } => {
+                let most = OWNERS_MAX.min(room / size_of::<OwnerWire>());
+                let owners = (first..).map_while(|entry| manifest.owner(entry));
+                let owners = owners.take(most).map(|Owner { user, group }| OwnerWire {
+                    user: user.into(),
+                    group: group.into(),
+                });
+                self.owners = owners.collect();
+                let next = first + self.owners.len();
+                self.pending = Some(SenderControl::Owners { next });
+                Message::Owners(Owners {
+                    stream,
+                    first: first as u64,
+                    owners: &self.owners,
+                })
+            }
             SenderControl::RailLost(lost) => Message::RailLost(RailLost {
                 stream,
                 rail: lost,
@@ -364,8 +383,12 @@ impl OutgoingStream {
             OutgoingStage::Opening { .. } if rail != self.rails.first() => None,
             OutgoingStage::Opening { is_open: false, .. } => Some(SenderControl::Open),
             OutgoingStage::Opening { next, .. } => Some(SenderControl::Part { next }),
+            OutgoingStage::Owning { next } if rail == self.rails.first() => {
+                Some(SenderControl::Owners { next })
+            }
             OutgoingStage::Sending => self.choose_sending(rail),
-            OutgoingStage::Opened
+            OutgoingStage::Owning { .. }
+            | OutgoingStage::Opened
             | OutgoingStage::Having(_)
             | OutgoingStage::Comparing { .. }
             | OutgoingStage::Over => None,
@@ -391,9 +414,19 @@ impl OutgoingStream {
     /// When nothing was to be said.
     pub(crate) fn on_control_sent(&mut self, rail: u16) {
         match self.pending.take().expect("something was to be said") {
-            SenderControl::Open => self.state = OutgoingStage::opened_up_to(0, self.open.entries),
+            SenderControl::Open => {
+                let owned = self.open.flags.contains(OpenFlags::OWNERS);
+                self.state = OutgoingStage::opened_up_to(0, self.open.entries, owned);
+            }
             SenderControl::Part { next } => {
-                self.state = OutgoingStage::opened_up_to(next, self.open.entries)
+                let owned = self.open.flags.contains(OpenFlags::OWNERS);
+                self.state = OutgoingStage::opened_up_to(next, self.open.entries, owned);
+            }
+            SenderControl::Owners { next } => {
+                self.state = match next as u64 == self.open.entries {
+                    true => OutgoingStage::Opened,
+                    false => OutgoingStage::Owning { next },
+                }
             }
             SenderControl::Finish => {
                 self.lap.is_sealed = true;
@@ -440,7 +473,9 @@ impl OutgoingStream {
             Message::Refuse(refuse) => {
                 let is_early = matches!(
                     self.state,
-                    OutgoingStage::Opening { .. } | OutgoingStage::Opened
+                    OutgoingStage::Opening { .. }
+                        | OutgoingStage::Owning { .. }
+                        | OutgoingStage::Opened
                 );
                 self.expect(is_early, message)?;
                 self.end(Err(refuse.into()));

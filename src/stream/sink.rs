@@ -78,6 +78,12 @@ pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
         false
     }
 
+    /// Whether its sinks give what they make the owners that senders say ([`Manifest::owner`]). A
+    /// stream with owners is not sent to a receiver that takes none.
+    fn takes_owners(&self) -> bool {
+        false
+    }
+
     /// Whether its sinks remove what is there besides, for senders that ask for it
     /// ([`StreamOffer::delete`]). Others are refused that.
     fn takes_deletions(&self) -> bool {

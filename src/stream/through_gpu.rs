@@ -286,6 +286,10 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
         self.inner.takes_links()
     }
 
+    fn takes_owners(&self) -> bool {
+        self.inner.takes_owners()
+    }
+
     fn takes_deletions(&self) -> bool {
         self.inner.takes_deletions()
     }

@@ -12,7 +12,7 @@
 //!    │◄────────────────────────────────────────────── HelloAck│
 //!    │ Proof ────────────────────────────────────────────────►│   where there is a pre-shared key
 //!    │◄───────────────────────────────────────────────── Proof│
-//!    │ Open, Manifest ×n ────────────────────────────────────►│   on one of them
+//!    │ Open, Manifest ×n, Owners ×n ─────────────────────────►│   on one of them
 //!    │◄──────────────── Accept, Have ×n, Sums ×n  (or Refuse) │
 //!    │ Block ×n, Pack ×n, Zeros ×n, Same ×n ─────────────────►│   on any
 //!    │◄───────────────────────────── Credit, Written, Damaged │
@@ -85,6 +85,8 @@ bitflags::bitflags! {
         const DELETE = 1 << 12;
         /// The receiver says what the content is of files that are there with another time.
         const COMPARE = 1 << 13;
+        /// The receiver takes owners.
+        const OWNERS = 1 << 14;
         /// Blocks of files with holes are said to be zeros, and are not sent.
         const ZEROS = 1 << 16;
     }
@@ -114,6 +116,8 @@ bitflags::bitflags! {
         const DELETE = 1 << 8;
         /// Of files that are there with another time the content is compared.
         const COMPARE = 1 << 9;
+        /// Owners follow the manifest.
+        const OWNERS = 1 << 10;
     }
 }
 
@@ -131,6 +135,9 @@ bitflags::bitflags! {
         const READ_BACK = 1 << 3;
     }
 }
+
+/// Entries whose owners a message has room for.
+pub(crate) const OWNERS_MAX: usize = CONTROL_PAYLOAD_MAX / size_of::<OwnerWire>();
 
 /// Blocks whose sums a message has room for.
 pub(crate) const SUMS_MAX: usize = CONTROL_PAYLOAD_MAX / size_of::<ContentSum>();
@@ -348,6 +355,35 @@ pub(crate) struct Accept {
     pub(crate) compared: u64,
 }
 
+/// Whose entries of the manifest are, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owners<'a> {
+    pub(crate) stream: u32,
+    /// The number of the first entry.
+    pub(crate) first: u64,
+    /// One for each entry: 1 to [`OWNERS_MAX`].
+    pub(crate) owners: &'a [OwnerWire],
+}
+
+/// The owner of an entry, as it lies in a payload.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::KnownLayout,
+    zerocopy::Immutable,
+    zerocopy::Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct OwnerWire {
+    pub(crate) user: U32,
+    pub(crate) group: U32,
+}
+
 /// What the receiver has in place of blocks that follow each other, in files of the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sums<'a> {
@@ -495,6 +531,7 @@ pub(crate) enum Message<'a> {
     Freed(Freed),
     Sums(Sums<'a>),
     Same(Same<'a>),
+    Owners(Owners<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -562,6 +599,7 @@ impl<'a> Message<'a> {
             Self::Freed(_) => Kind::FREED,
             Self::Sums(_) => Kind::SUMS,
             Self::Same(_) => Kind::SAME,
+            Self::Owners(_) => Kind::OWNERS,
         }
     }
 
@@ -591,6 +629,7 @@ impl<'a> Message<'a> {
             Self::Freed(it) => it.stream,
             Self::Sums(it) => it.stream,
             Self::Same(it) => it.stream,
+            Self::Owners(it) => it.stream,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use fabricast::PeerAddr;
 use fabricast::stream::{
     Block, BlockPlan, BlockSink, Deletion, DirectorySink, Entry, EntryKind, FileSource, Kept,
-    Manifest, Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop,
-    StreamEvent, StreamIdentity, StreamOffer, StreamSender, crc32c,
+    Manifest, Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, SourceLinks,
+    Stop, StreamEvent, StreamIdentity, StreamOffer, StreamSender, crc32c,
 };
 
 use crate::transfers::make_tree;
@@ -314,6 +314,87 @@ fn what_is_there_unchanged_is_kept_and_not_sent() {
         let all = again(SendOptions::default().transport(transport));
         assert_eq!((all.sent_bytes, all.resumed_bytes), (all.bytes, 0));
         assert_ne!(inodes(&there), after);
+    });
+}
+
+/// Users and groups by their numbers, of files, directories and links, new ones and those that are
+/// there.
+#[test]
+fn owners_are_the_senders_where_a_receiver_takes_them() {
+    use std::os::unix::fs::{MetadataExt, chown, lchown};
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: only root gives files to others");
+        return;
+    }
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        fs::create_dir_all(top.join("sub")).unwrap();
+        for (name, len) in [("small", 100), ("sub/other", 200), ("long", 1_000_001)] {
+            fs::write(top.join(name), content(len, 3)).unwrap();
+        }
+        std::os::unix::fs::symlink("small", top.join("link")).unwrap();
+        let there = to.path().join("tree");
+        let names = ["", "sub", "small", "sub/other", "long", "link"];
+        let own = |user: u32| {
+            for (number, name) in (0..).zip(names) {
+                match name {
+                    "link" => lchown(top.join(name), Some(user), Some(7)).unwrap(),
+                    name => chown(top.join(name), Some(user + number), Some(7)).unwrap(),
+                }
+            }
+        };
+        let owners = |top: &Path| {
+            let of = |name: &&str| {
+                let found = fs::symlink_metadata(top.join(name)).unwrap();
+                (found.uid(), found.gid(), found.mode() & 0o7777)
+            };
+            names.iter().map(of).collect::<Vec<_>>()
+        };
+        let again = |sink: DirectorySink, says: bool, options: SendOptions| {
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let source = FileSource::builder().tree(&top).links(SourceLinks::Keep);
+            let source = source.owners(says).build().unwrap();
+            let outcome = send_to(domain, source, &receiver, options.transport(transport));
+            receiver.close(by());
+            outcome
+        };
+        let sink = || DirectorySink::new(to.path()).unwrap();
+        own(1000);
+        let refused = again(sink(), true, SendOptions::default());
+        let why = refused.result.unwrap_err().to_string();
+        assert!(why.contains("recv --owners"), "{why}");
+        assert!(!there.exists());
+        again(sink().owners(true), true, SendOptions::default())
+            .result
+            .unwrap();
+        assert_eq!(owners(&there), owners(&top));
+        // What stays as it is gets them, too.
+        let skip = || SendOptions::default().skip_unchanged(true);
+        own(2000);
+        let kept = again(sink().owners(true), true, skip());
+        kept.result.unwrap();
+        assert_eq!((kept.report.sent_bytes, kept.report.unchanged), (0, 4));
+        assert_eq!(owners(&there), owners(&top));
+        own(3000);
+        for name in ["small", "long"] {
+            let file = fs::File::open(top.join(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(9))
+                .unwrap();
+        }
+        let equal = again(sink().owners(true), true, skip().compare_content(true));
+        equal.result.unwrap();
+        assert_eq!(
+            (equal.report.sent_bytes, equal.report.equal_bytes),
+            (0, 1_000_101)
+        );
+        assert_eq!(owners(&there), owners(&top));
+        // Who does not say them leaves them to the receiver, which is root.
+        again(sink().owners(true), false, SendOptions::default())
+            .result
+            .unwrap();
+        let found = owners(&there);
+        assert!(found[2..].iter().all(|(user, ..)| *user == 0), "{found:?}");
     });
 }
 

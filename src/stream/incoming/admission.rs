@@ -5,7 +5,7 @@ use super::refusal::Refusal;
 use crate::stream::content_hash::ContentHash;
 use crate::stream::manifest::ENTRY_LEN;
 use crate::stream::wire::{Features, Open, OpenFlags};
-use crate::stream::{Limits, RefusalCode};
+use crate::stream::{Limits, Owner, RefusalCode};
 
 /// Bytes that a block takes whose content is compared with a file's: its sums, in two maps.
 const COMPARED_BLOCK_MEMORY: u64 = 64;
@@ -39,6 +39,7 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
         (OpenFlags::SPARSE, Features::SPARSE),
         (OpenFlags::DELETE, Features::DELETE),
         (OpenFlags::COMPARE, Features::COMPARE),
+        (OpenFlags::OWNERS, Features::OWNERS),
     ];
     for (flag, feature) in needed {
         if open.flags.contains(flag) && !settings.features.contains(feature) {
@@ -76,6 +77,11 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
 /// Bytes of memory that the state of a stream takes.
 pub(super) fn memory_of(open: &Open) -> u64 {
     let mut account = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
+    if open.flags.contains(OpenFlags::OWNERS) {
+        // Where the list has grown to twice what it needs.
+        let owners = open.entries.saturating_mul(2 * size_of::<Owner>() as u64);
+        account = account.saturating_add(owners);
+    }
     if open.flags.contains(OpenFlags::COMPARE) {
         account = account.saturating_add(open.blocks.saturating_mul(COMPARED_BLOCK_MEMORY));
     }

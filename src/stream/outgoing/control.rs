@@ -5,6 +5,7 @@
 pub(super) enum SenderControl {
     Open,
     Part { next: usize },
+    Owners { next: usize },
     Finish,
     RailLost(u16),
     Pause(bool),

@@ -10,6 +10,10 @@ pub(super) enum OutgoingStage {
         is_open: bool,
         next: usize,
     },
+    /// The manifest is said, and owners up to this entry.
+    Owning {
+        next: usize,
+    },
     /// All was said; the peer has not accepted.
     Opened,
     /// The peer has accepted, and says what it has.
@@ -24,9 +28,10 @@ pub(super) enum OutgoingStage {
 }
 
 impl OutgoingStage {
-    /// Open was said, and the manifest up to this entry, of so many.
-    pub(super) fn opened_up_to(next: usize, entries: u64) -> Self {
+    /// Open was said, and the manifest up to this entry, of so many; owners follow, or not.
+    pub(super) fn opened_up_to(next: usize, entries: u64, owned: bool) -> Self {
         match next as u64 == entries {
+            true if owned && entries > 0 => Self::Owning { next: 0 },
             true => Self::Opened,
             false => Self::Opening {
                 is_open: true,
@@ -46,7 +51,7 @@ impl OutgoingStage {
     /// As it is said in an error.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Self::Opening { .. } => "the stream is being opened",
+            Self::Opening { .. } | Self::Owning { .. } => "the stream is being opened",
             Self::Opened => "the stream is not accepted yet",
             Self::Having(_) => "the peer says what it has",
             Self::Comparing { .. } => "the peer says what lies in its files",

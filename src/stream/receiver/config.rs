@@ -40,10 +40,7 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
-    /// What the sink answered to `takes_links`.
-    pub(super) links: bool,
-    /// What the sink answered to `takes_deletions`.
-    pub(super) deletions: bool,
+    pub(super) takes: SinkTakes,
     pub(super) stream: StreamSettings,
     credits: Option<u32>,
     /// Threads for connections, once it is open.
@@ -58,12 +55,29 @@ pub struct ReceiverConfig {
     pub(in crate::stream) swallow: Option<crate::stream::outbox::Swallow>,
 }
 
+/// What a sink answered that was asked what it takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SinkTakes {
+    pub(super) links: bool,
+    pub(super) deletions: bool,
+    pub(super) owners: bool,
+}
+
+impl SinkTakes {
+    fn of(sink: &impl SinkFactory) -> Self {
+        Self {
+            links: sink.takes_links(),
+            deletions: sink.takes_deletions(),
+            owners: sink.takes_owners(),
+        }
+    }
+}
+
 impl ReceiverConfig {
     /// Streams go to sinks of this kind.
     pub fn new(sink: impl SinkFactory) -> Self {
         Self {
-            links: sink.takes_links(),
-            deletions: sink.takes_deletions(),
+            takes: SinkTakes::of(&sink),
             sink: Arc::new(sink),
             stream: StreamSettings::of_receiver(),
             credits: None,

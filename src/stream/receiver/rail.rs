@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
+use super::config::SinkTakes;
 use super::side::RemotePeer;
 use crate::endpoint::ConnectionId;
 use crate::stream::rail::Rail;
 use crate::stream::wire::Features;
 
 /// What a receiver can do, with windows or without, and what its sinks take.
-pub(super) fn features(windows: bool, links: bool, deletions: bool) -> Features {
+pub(super) fn features(windows: bool, takes: SinkTakes) -> Features {
     let mut features = Features::all();
     features.set(Features::BY_WRITE, windows);
-    features.set(Features::LINKS, links);
-    features.set(Features::DELETE, deletions);
+    features.set(Features::LINKS, takes.links);
+    features.set(Features::DELETE, takes.deletions);
+    features.set(Features::OWNERS, takes.owners);
     features
 }
 

@@ -57,8 +57,7 @@ impl ReceiverTools {
     }
 
     fn features(&self) -> Features {
-        let config = &self.config;
-        features(self.slot_pool.is_some(), config.links, config.deletions)
+        features(self.slot_pool.is_some(), self.config.takes)
     }
 
     /// The rail of a connection that a sender has made.

@@ -672,6 +672,14 @@ impl TransferPeer {
             let code = RefusalCode::FEATURE;
             return Err(StreamError::GivenUp { code, reason });
         }
+        let has_owners = with.transfer.source.manifest().has_owners();
+        if has_owners && !self.session.rails.first_can(Features::OWNERS) {
+            let reason = "the receiver does not take the owners of files: where it may, start it \
+                          with fabricast recv --owners (DirectorySink::owners); or send without \
+                          --owners (FileSourceBuilder::owners)";
+            let (code, reason) = (RefusalCode::FEATURE, reason.to_owned());
+            return Err(StreamError::GivenUp { code, reason });
+        }
         let options = &with.transfer.options;
         let deletes = options.delete != Deletion::None;
         if deletes && !self.session.rails.first_can(Features::DELETE) {
@@ -698,6 +706,7 @@ impl TransferPeer {
         let says_sparse = plan.sparse && session.rails.first_can(Features::SPARSE);
         open.flags.set(OpenFlags::SPARSE, says_sparse);
         open.flags.set(OpenFlags::DELETE, deletes);
+        open.flags.set(OpenFlags::OWNERS, has_owners);
         let home = self.session.rails.first().map_or(0, |rail| rail.number);
         let mut outgoing = OutgoingStream::new(open, plan.blocks.clone(), home);
         outgoing.pause(with.transfer.paused);

@@ -30,6 +30,7 @@ use rustix::fs::{
     Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec,
     Timestamps,
 };
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 
 use self::compared::Compared;
@@ -44,7 +45,7 @@ use crate::cuda::Stream;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
 use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::open_files::FileCounts;
-use crate::stream::{Block, BlockSet, Entry, EntryKind};
+use crate::stream::{Block, BlockSet, Entry, EntryKind, Owner};
 
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
@@ -64,8 +65,8 @@ const SYNC_EACH_MAX: usize = 64;
 /// after the bytes were read and found right.
 ///
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
-/// process's. Symbolic links are made as the sender has them, but those that lead out of this
-/// directory ([`LinkTargets`]).
+/// process's unless [`owners`](Self::owners) says otherwise. Symbolic links are made as the sender
+/// has them, but those that lead out of this directory ([`LinkTargets`]).
 #[derive(Debug, Clone)]
 pub struct DirectorySink {
     directory: Arc<Beneath>,
@@ -74,6 +75,7 @@ pub struct DirectorySink {
     /// Whether senders may have removed what is there besides.
     allows_delete: bool,
     protected: NameFilter,
+    takes_owners: bool,
 }
 
 /// How files are written.
@@ -102,6 +104,7 @@ impl DirectorySink {
             links: LinkTargets::default(),
             allows_delete: false,
             protected: NameFilter::default(),
+            takes_owners: false,
         })
     }
 
@@ -128,6 +131,17 @@ impl DirectorySink {
     #[must_use]
     pub fn links(mut self, links: LinkTargets) -> Self {
         self.links = links;
+        self
+    }
+
+    /// Whether files, directories and links get the owners that a sender says
+    /// ([`FileSourceBuilder::owners`](crate::stream::FileSourceBuilder::owners)), by the numbers
+    /// of users and groups: whoever may send can give files to any user of this system then, with
+    /// the rights that a mode has (the lowest nine bits, as ever: nothing is set-user-ID). It takes
+    /// a process that may do that (CAP_CHOWN). Default: no, and a stream with owners is refused.
+    #[must_use]
+    pub fn owners(mut self, yes: bool) -> Self {
+        self.takes_owners = yes;
         self
     }
 
@@ -214,6 +228,10 @@ impl SinkFactory for DirectorySink {
 
     fn takes_links(&self) -> bool {
         self.links != LinkTargets::None
+    }
+
+    fn takes_owners(&self) -> bool {
+        self.takes_owners
     }
 
     fn takes_deletions(&self) -> bool {
@@ -342,6 +360,21 @@ impl Receiving {
         Ok(())
     }
 
+    /// Whether this process may give what it makes the owners that it is to have: root may, and
+    /// others to themselves.
+    fn check_owners(&self) -> Result<(), SinkError> {
+        let user = rustix::process::geteuid();
+        let (manifest, own) = (&self.offer.manifest, user.as_raw());
+        let mut owners = (0..).map_while(|number| manifest.owner(number));
+        match owners.find(|owner| owner.user != own && !user.is_root()) {
+            None => Ok(()),
+            Some(Owner { user, .. }) => Err(SinkError::Other(format!(
+                "files of user {user}, and user {own} receives them, who can't give files away: \
+                 receive as root, or send without owners (--owners)"
+            ))),
+        }
+    }
+
     /// Whether names may be made in a directory, or, while it is not there, in the one above it
     /// that is. The directory, if it is there.
     fn check_parent(&self, parent: &[u8], device: u64) -> io::Result<Option<Beneath>> {
@@ -403,7 +436,8 @@ impl Receiving {
                         && let Some(compared) = self.compared.get()
                     {
                         let sync = self.offer.sync && !self.syncs_all();
-                        compared.dress(&self.directory, &entry, sync)?;
+                        let owner = self.offer.manifest.owner(number);
+                        compared.dress(&self.directory, (&entry, owner), sync)?;
                     }
                     placed.set(placed.get() + 1);
                 }
@@ -552,14 +586,16 @@ impl Receiving {
     /// Rights and times of directories, when nothing more is made in them; the innermost first.
     fn dress_directories(&self) -> Result<(), SinkError> {
         let manifest = &self.offer.manifest;
-        let entries = (0..manifest.len())
-            .rev()
-            .filter_map(|number| manifest.get(number));
-        for entry in entries.filter(|entry| entry.kind == EntryKind::Directory) {
+        for number in (0..manifest.len()).rev() {
+            let entry = manifest.get(number);
+            let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Directory) else {
+                continue;
+            };
             let name = entry.name.as_bytes();
             let fd = self.directory.directory(name, false);
             let fd = fd.map_err(|error| SinkError::os(name, error))?;
-            dress(&fd, &entry).map_err(|error| SinkError::os(name, error))?;
+            let owner = manifest.owner(number);
+            dress(&fd, &entry, owner).map_err(|error| SinkError::os(name, error))?;
         }
         Ok(())
     }
@@ -616,6 +652,7 @@ impl BlockSink for Receiving {
             }
             Ok(())
         })?;
+        self.check_owners()?;
         let files = (self.access, self.links, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let mut have = partials.prove(stop)?;
@@ -686,8 +723,9 @@ impl BlockSink for Receiving {
         let mut unsettled = Vec::new();
         self.check_targets(stop, |number, entry, found| {
             if unchanged.contains(number as u64) {
-                let has_rights = unchanged::check(entry, found)?;
-                if sync_each || !has_rights {
+                let owner = self.offer.manifest.owner(number);
+                let is_settled = unchanged::check(entry, owner, found)?;
+                if sync_each || !is_settled {
                     unsettled.push(number);
                 }
             }
@@ -741,14 +779,39 @@ fn is_in(name: &[u8], directory: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Rights and time of modification, as the sender has them.
-fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
+/// Owner, rights and time of modification, as the sender has them.
+fn dress(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::Result<()> {
     let mode = u32::from(entry.mode & 0o777);
+    // Before the rights, which the kernel may take away with it.
+    if let Some(owner) = owner
+        && owner != owner_of(&rustix::fs::fstat(&fd)?)
+    {
+        let (user, group) = ids_of(owner)?;
+        rustix::fs::fchown(&fd, Some(user), Some(group))?;
+    }
     // A file that was made with them may have them.
     if Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != Mode::from_raw_mode(mode) {
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     }
     Ok(rustix::fs::futimens(&fd, &times_of(entry))?)
+}
+
+fn owner_of(found: &rustix::fs::Stat) -> Owner {
+    Owner {
+        user: found.st_uid,
+        group: found.st_gid,
+    }
+}
+
+/// The numbers as the system takes them.
+///
+/// # Errors
+/// One stands for nobody: chown(2) would take it for none.
+fn ids_of(owner: Owner) -> io::Result<(Uid, Gid)> {
+    match [owner.user, owner.group].contains(&u32::MAX) {
+        true => Err(Errno::INVAL.into()),
+        false => Ok((Uid::from_raw(owner.user), Gid::from_raw(owner.group))),
+    }
 }
 
 /// The sender's time of modification; it is accessed now.

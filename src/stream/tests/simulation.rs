@@ -15,7 +15,7 @@ use super::incoming::{
     HadContent, IncomingSettings, IncomingStream, MessageOutcome, PackedOutcome,
 };
 use super::limits::Limits;
-use super::manifest::{Entry, EntryKind, Manifest, Modified};
+use super::manifest::{Entry, EntryKind, Manifest, Modified, Owner};
 use super::name::RelativeName;
 use super::outgoing::OutgoingStream;
 use super::slots::{SlotBook, SlotGrants};
@@ -548,6 +548,7 @@ impl World {
             .map(|entry| entry.size as usize)
             .collect();
         assert_eq!(sizes, self.source.iter().map(Vec::len).collect::<Vec<_>>());
+        assert!(**incoming.manifest() == self.manifest, "owners and all");
         let mut digest = StreamDigest::new(self.plan.blocks());
         for index in self.before.ranges(0).flatten() {
             let block = self.plan.get(index).unwrap();
@@ -840,6 +841,23 @@ impl World {
         (1..rails).for_each(|rail| self.outgoing.add_rail(rail));
     }
 
+    /// It is said whose files are.
+    fn own(&mut self, rails: u16) {
+        let owner = |number: usize| Owner {
+            user: number as u32,
+            group: 7,
+        };
+        let owners = (0..self.manifest.len()).map(owner).collect();
+        let manifest = std::mem::take(&mut self.manifest);
+        self.manifest = manifest.with_owners(owners).expect("as many as files");
+        self.settings.features |= Features::OWNERS;
+        let mut open = open(&self.manifest, &self.plan);
+        open.flags |= OpenFlags::OWNERS;
+        open.flags.set(OpenFlags::BY_WRITE, self.slots.is_some());
+        self.outgoing = OutgoingStream::new(open, Arc::clone(&self.plan), 0);
+        (1..rails).for_each(|rail| self.outgoing.add_rail(rail));
+    }
+
     fn check_complete(&mut self) {
         self.run();
         let outcome = self.outgoing.outcome().unwrap();
@@ -1090,6 +1108,20 @@ fn a_peer_removes_nothing_but_where_it_may() {
     }
 }
 
+/// Owners of so many files that they take several messages.
+#[test]
+fn owners_of_many_files_are_said_in_parts() {
+    let mut world = world(&[0; 1500], &[false], 8, 2, NO_FAULTS, 12);
+    world.own(2);
+    world.check_complete();
+    let owner = world.incoming.unwrap().manifest().owner(1499);
+    let wanted = Owner {
+        user: 1499,
+        group: 7,
+    };
+    assert_eq!(owner, Some(wanted));
+}
+
 #[test]
 fn what_the_sink_has_is_not_sent() {
     let mut world = world(&[16 * 5000], &[true, false], 8, 1, NO_FAULTS, 6);
@@ -1215,8 +1247,11 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
                 turns,
             ),
         };
-        if dice.one_in(3) {
-            world.compare(world.wires.len() as u16);
+        let rails = world.wires.len() as u16;
+        match dice.roll(4) {
+            0 => world.compare(rails),
+            1 => world.own(rails),
+            _ => {}
         }
         world.is_talkative = true;
         (world.packs, world.zeros) = (dice.one_in(2), dice.one_in(2));

@@ -132,7 +132,7 @@ pub(super) struct OpenWire {
     pub(super) reserved: [u8; 11],
 }
 
-/// The layout of `Manifest` and `Sums`.
+/// The layout of `Manifest`, `Owners` and `Sums`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct ManifestWire {

@@ -38,6 +38,7 @@ pub(super) fn message<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Messag
         Kind::PACK => Message::Pack(pack(wire, payload)?),
         Kind::ZEROS => Message::Zeros(zeros(wire, payload)?),
         Kind::SAME => Message::Same(same(wire, payload)?),
+        Kind::OWNERS => Message::Owners(owners(wire, payload)?),
         Kind::SUMS => Message::Sums(sums(wire, payload)?),
         Kind::PLACED => Message::Placed(placed(wire, payload)?),
         Kind::FINISH => Message::Finish(finish(wire, payload)?),
@@ -261,6 +262,21 @@ fn same<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Same<'a>, WireError>
         stream: wire.stream.get(),
         first,
         crcs,
+    })
+}
+
+fn owners<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Owners<'a>, WireError> {
+    let body: ManifestWire = wire.body();
+    let first = body.first.get();
+    let owners = <[OwnerWire]>::ref_from_bytes(payload);
+    let owners = owners.map_err(|_| payload_len(wire, payload, CONTROL_PAYLOAD_MAX))?;
+    if !(1..=OWNERS_MAX).contains(&owners.len()) {
+        return Err(payload_len(wire, payload, CONTROL_PAYLOAD_MAX));
+    }
+    Ok(Owners {
+        stream: wire.stream.get(),
+        first,
+        owners,
     })
 }
 

@@ -32,6 +32,10 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             blocks: (it.crcs.len() as u32).into(),
             ..zeroed()
         }),
+        Message::Owners(it) => new(0).with(&ManifestWire {
+            first: it.first.into(),
+            ..zeroed()
+        }),
         Message::Sums(it) => new(0).with(&ManifestWire {
             first: it.first.into(),
             ..zeroed()
@@ -93,6 +97,7 @@ fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
         Message::Window(it) => it.descriptor,
         Message::Same(it) => it.crcs.as_bytes(),
         Message::Sums(it) => it.sums.as_bytes(),
+        Message::Owners(it) => it.owners.as_bytes(),
         Message::Block(_)
         | Message::Pack(_)
         | Message::Zeros(_)

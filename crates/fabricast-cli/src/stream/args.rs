@@ -117,6 +117,11 @@ pub(crate) struct RecvArgs {
     /// to: for senders that are trusted. Else a stream with such a link fails
     #[arg(long, conflicts_with = "discard")]
     pub(crate) any_links: bool,
+    /// Give files, directories and links the owners that senders say (`fabricast send --owners`),
+    /// by the numbers of users and groups; only root may. Whoever may send here can give files to
+    /// any user then
+    #[arg(long, conflicts_with_all = ["discard", "output"])]
+    pub(crate) owners: bool,
     /// Let senders have removed what lies in directories that they send and that they don't have
     /// (`fabricast send --delete`): whoever may send here can empty any directory below this one
     #[arg(long, conflicts_with_all = ["discard", "output"])]
@@ -247,6 +252,11 @@ pub(crate) struct SendArgs {
     /// Send what matches this pattern, though --exclude matches it, too
     #[arg(long, value_name = "PATTERN", value_parser = NamePattern::parse, requires = "exclude")]
     pub(crate) include: Vec<NamePattern>,
+    /// Say whose everything is, by the numbers of users and groups, as rsync does with
+    /// --numeric-ids: receivers, which run as root, give it to them. A receiver of --to has to take
+    /// that (`fabricast recv --owners`)
+    #[arg(long)]
+    pub(crate) owners: bool,
     /// When all has arrived, remove what receivers have in the directories that are sent, or below
     /// them, and that is not there here. What --exclude leaves out stays, which only receivers know
     /// of that are started over ssh, or this one when fetching: with --to or --slurm the two don't

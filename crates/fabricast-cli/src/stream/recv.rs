@@ -228,6 +228,7 @@ fn config(
             let (protected, removed) = (args.protect.clone(), args.unprotect.clone());
             let sink = sink
                 .allow_delete(args.allow_delete)
+                .owners(args.owners)
                 .protect(move |below, kind| {
                     NamePattern::are_for(&protected, &removed, below, kind)
                 });

@@ -170,6 +170,9 @@ fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
     if args.sums {
         words.push("--sums".to_owned());
     }
+    if args.owners {
+        words.push("--owners".to_owned());
+    }
     if args.delete {
         words.push("--allow-delete".to_owned());
         let protected = args.exclude.iter().map(|it| format!("--protect={it}"));
@@ -193,7 +196,7 @@ pub(crate) struct Source {
 impl Source {
     /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
     pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut builder = FileSource::builder();
+        let mut builder = FileSource::builder().owners(args.owners);
         if !args.exclude.is_empty() {
             let (left_out, kept) = (args.exclude.clone(), args.include.clone());
             builder = builder

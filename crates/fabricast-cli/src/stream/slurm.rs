@@ -250,6 +250,7 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
     // All tasks of a step are of one user.
     recv.any_links = true;
     recv.sums = args.sums;
+    recv.owners = args.owners;
     recv.allow_delete = args.delete;
     recv.common.json = args.common.json;
     receive(&recv, shared, task, LibraryStart::begin())

@@ -211,6 +211,39 @@ fn what_would_be_fetched_is_listed_as_if_it_were_here_and_nothing_is_made() {
     assert_nothing_runs(to.path());
 }
 
+#[test]
+fn owners_go_there_and_back() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let Some(program) = program() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: only root gives files to others");
+        return;
+    }
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let top = tree(&from);
+    chown(top.join("a b/file"), Some(1234), Some(5678)).expect("root may");
+    chown(top.join("a b"), Some(4321), None).expect("root may");
+    let (there, here) = (to.path().join("there"), to.path().join("here"));
+    let push = ["--owners", text(&top), &far("host1", &there)];
+    end_of(&mut send(&program, &shell, &push)).assert_ok();
+    let fetch = ["--owners", &far("host1", &there.join("tree")), text(&here)];
+    end_of(&mut send(&program, &shell, &fetch)).assert_ok();
+    for place in [&there, &here] {
+        let of = |name: &str| {
+            let found = fs::metadata(place.join("tree").join(name)).expect(name);
+            (found.uid(), found.gid())
+        };
+        assert_eq!(of("a b/file"), (1234, 5678));
+        assert_eq!(of("a b").0, 4321);
+        assert_eq!(of("other").0, 0);
+    }
+    let receiver = crate::stream::Running::start(&program, to.path(), &[]);
+    let mut command = receiver.sender(&program);
+    let refused = end_of(command.arg("--owners").arg(&top));
+    refused.assert_failed(4, "fabricast recv --owners");
+}
+
 /// It is on no command line and in no environment, and another one for each time.
 #[test]
 fn who_listens_for_a_far_end_has_its_own_key_for_one_time() {

@@ -5,7 +5,7 @@ use crate::stream::digest::StreamDigest;
 use crate::stream::limits::Limits;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
 use crate::stream::name::RelativeName;
-use crate::stream::wire::{Features, StreamIdentity};
+use crate::stream::wire::{Features, OwnerWire, StreamIdentity};
 use zerocopy::little_endian::U32;
 
 fn settings() -> IncomingSettings {
@@ -79,6 +79,61 @@ fn block(index: u64) -> BlockHeader {
         offset: index * 10,
         len: 10,
         crc: 5,
+    }
+}
+
+/// A sender that says whose files are too early, unasked, out of order, or of too many.
+#[test]
+fn owners_are_those_of_the_entries_once_all_are_there() {
+    let said = |flags: OpenFlags, manifest_first: bool, runs: &[(u64, usize)]| {
+        let open = Open { flags, ..open() };
+        let mut settings = settings();
+        settings.features = Features::OWNERS;
+        let mut incoming = IncomingStream::new(0, open, settings).unwrap();
+        let (entries, _) = manifest().encode_part(0, 8192, true);
+        let part = ManifestPart {
+            stream: 1,
+            first: 0,
+            entries: &entries,
+        };
+        let mut last = Ok(MessageOutcome::Nothing);
+        if manifest_first {
+            last = incoming.on_message(0, &Message::Manifest(part));
+        }
+        for (first, count) in runs {
+            let owner = OwnerWire {
+                user: 5.into(),
+                group: 6.into(),
+            };
+            let owners = Owners {
+                stream: 1,
+                first: *first,
+                owners: &vec![owner; *count],
+            };
+            last = incoming.on_message(0, &Message::Owners(owners));
+        }
+        let owner = incoming.manifest().owner(0);
+        last.map(|outcome| (outcome == MessageOutcome::Announced, owner))
+    };
+    let owned = OpenFlags::CRC32C | OpenFlags::OWNERS;
+    let owner = Owner { user: 5, group: 6 };
+    assert_eq!(
+        said(owned, true, &[]),
+        Ok((false, None)),
+        "they are to come"
+    );
+    assert_eq!(said(owned, true, &[(0, 1)]), Ok((true, Some(owner))));
+    assert_eq!(said(OpenFlags::CRC32C, true, &[]), Ok((true, None)));
+    for (flags, manifest_first, runs) in [
+        (owned, false, &[(0, 1)][..]),
+        (owned, true, &[(1, 1)]),
+        (owned, true, &[(u64::MAX, 1)]),
+        (owned, true, &[(0, 2)]),
+        (owned, true, &[(0, 1), (1, 1)]),
+        (OpenFlags::CRC32C, true, &[(0, 1)]),
+    ] {
+        let taken = said(flags, manifest_first, runs);
+        taken.expect_err(&format!("{flags:?} {manifest_first} {runs:?}"));
     }
 }
 
@@ -161,6 +216,7 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
         OpenFlags::BY_WRITE,
         OpenFlags::DELETE,
         OpenFlags::COMPARE,
+        OpenFlags::OWNERS,
     ] {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);

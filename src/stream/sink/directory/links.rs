@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, chownat};
 
-use super::times_of;
+use super::{ids_of, times_of};
 use crate::stream::sink::SinkError;
 use crate::stream::sink::beneath::Beneath;
-use crate::stream::{Entry, RelativeName};
+use crate::stream::{Entry, Owner, RelativeName};
 
 /// Which symbolic links a [`DirectorySink`](super::DirectorySink) makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -77,12 +77,16 @@ pub(super) fn make_link(
     directory: &Beneath,
     name: &OsStr,
     target: &[u8],
-    entry: &Entry<'_>,
+    (entry, owner): (&Entry<'_>, Option<Owner>),
 ) -> io::Result<()> {
     rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty())?;
     rustix::fs::symlinkat(OsStr::from_bytes(target), directory.fd(), name)?;
     let times = times_of(entry);
     let flags = AtFlags::SYMLINK_NOFOLLOW;
+    if let Some(owner) = owner {
+        let (user, group) = ids_of(owner)?;
+        chownat(directory.fd(), name, Some(user), Some(group), flags)?;
+    }
     Ok(rustix::fs::utimensat(directory.fd(), name, &times, flags)?)
 }
 

@@ -31,7 +31,7 @@ use crate::stream::open_files::{
 };
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
-use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
+use crate::stream::{Block, CheckedBlock, Entry, EntryKind, Owner};
 
 /// Where files lie in the hidden directory.
 const TREE: &str = "tree";
@@ -186,7 +186,8 @@ impl Partials {
             for (checked, made) in group.iter().zip(self.make_whole_files(group)?) {
                 match made {
                     Some((file, entry)) => {
-                        self.fill(&file, &entry, checked.bytes)?;
+                        let owner = self.offer.manifest.owner(checked.block.entry);
+                        self.fill(&file, (&entry, owner), checked.bytes)?;
                         finished.push(checked.block.entry);
                     }
                     None => self.write_part(checked.block, checked.bytes)?,
@@ -249,9 +250,16 @@ impl Partials {
         }
     }
 
-    fn fill(&self, mut file: &File, entry: &Entry<'_>, bytes: &[u8]) -> Result<(), SinkError> {
+    fn fill(
+        &self,
+        mut file: &File,
+        (entry, owner): (&Entry<'_>, Option<Owner>),
+        bytes: &[u8],
+    ) -> Result<(), SinkError> {
         let began = Instant::now();
-        let written = file.write_all(bytes).and_then(|()| dress(file, entry));
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| dress(file, entry, owner));
         let moved = written.as_ref().ok().map(|()| entry.size);
         let counts = self.files.counts();
         counts.add_whole(Direction::Write, began, moved);
@@ -446,13 +454,13 @@ impl Partials {
             && is_made_with_rights(&entry)
             && let Some(file) = self.make_whole(&entry).map_err(os)?
         {
-            return dress(&file, &entry).map_err(os);
+            return dress(&file, &entry, self.offer.manifest.owner(number)).map_err(os);
         }
         let finished = self.with_descriptor(number, entry.size == 0, |fd| {
             if u64::try_from(fstat(fd)?.st_size) != Ok(entry.size) {
                 ftruncate(fd, entry.size)?;
             }
-            dress(fd, &entry)
+            dress(fd, &entry, self.offer.manifest.owner(number))
         })?;
         finished.map_err(os)?;
         self.files.close(number);
@@ -470,8 +478,9 @@ impl Partials {
         self.files.close(number);
         self.links.check(entry.name, &target)?;
         let (directory, last) = split(entry.name.as_bytes());
+        let owner = self.offer.manifest.owner(number);
         let made = self.directory(directory, false);
-        let made = made.and_then(|directory| make_link(&directory, last, &target, &entry));
+        let made = made.and_then(|directory| make_link(&directory, last, &target, (&entry, owner)));
         made.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
     }
 

@@ -3,12 +3,16 @@
 
 use std::io;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fdatasync, fstat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, chownat, fchmod, fchown, fdatasync, fstat,
+};
+use rustix::io::Errno;
 
+use super::{ids_of, owner_of};
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, StreamOffer};
-use crate::stream::{Entry, EntryKind, Modified};
+use crate::stream::{Entry, EntryKind, Modified, Owner};
 
 /// Whether a file is what an entry says, as far as that can be told without its content. Of an
 /// entry without a time, such as a buffer's, nothing can be told: each content of one size would be
@@ -44,29 +48,36 @@ pub(super) fn keep(mut alike: BlockSet, offer: &StreamOffer, kept: &mut Kept) ->
     alike
 }
 
-/// Whether the file of an entry, which is still there as the entry says, has the sender's rights.
+/// Whether the file of an entry, which is still there as the entry says, has the sender's rights,
+/// and the owner that the sender says, if it does.
 ///
 /// # Errors
 /// It was changed meanwhile.
-pub(super) fn check(entry: &Entry<'_>, found: Option<&Stat>) -> Result<bool, SinkError> {
+pub(super) fn check(
+    entry: &Entry<'_>,
+    owner: Option<Owner>,
+    found: Option<&Stat>,
+) -> Result<bool, SinkError> {
     let Some(found) = found.filter(|found| is_as(found, entry)) else {
         let name = &entry.name;
         let text = format!("{name}: it was changed here while the stream came: send it again");
         return Err(SinkError::Other(text));
     };
     // A link has no rights of its own.
-    Ok(entry.kind == EntryKind::Link || Mode::from_raw_mode(found.st_mode) == rights_of(entry))
+    let has_rights =
+        entry.kind == EntryKind::Link || Mode::from_raw_mode(found.st_mode) == rights_of(entry);
+    Ok(has_rights && owner.is_none_or(|owner| owner == owner_of(found)))
 }
 
 fn rights_of(entry: &Entry<'_>) -> Mode {
     Mode::from_raw_mode(u32::from(entry.mode & 0o777))
 }
 
-/// Gives these files the sender's rights; and, if that is asked for, sees to it that each of them is
-/// on the device, where whoever wrote it may not have put it.
+/// Gives these files the sender's rights, and owners if it says them; and, if that is asked for,
+/// sees to it that each of them is on the device, where whoever wrote it may not have put it.
 ///
 /// # Errors
-/// One was changed meanwhile, or can't be given its rights or be synced.
+/// One was changed meanwhile, or can't be given its rights or owner, or be synced.
 pub(super) fn settle(
     directory: &Beneath,
     offer: &StreamOffer,
@@ -74,24 +85,45 @@ pub(super) fn settle(
     sync_each: bool,
 ) -> Result<(), SinkError> {
     let open = OpenDirectories::default();
-    for entry in files.iter().filter_map(|file| offer.manifest.get(*file)) {
-        // A link is synced with its directory.
-        if entry.kind == EntryKind::Link {
+    for &number in files {
+        let Some(entry) = offer.manifest.get(number) else {
             continue;
-        }
+        };
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
+        let owner = offer.manifest.owner(number);
+        let ids = owner.map(ids_of).transpose().map_err(failed)?;
         let (parent, last) = split(name);
         let parent = open.get(directory, parent, false).map_err(failed)?;
+        // A link is synced with its directory.
+        if entry.kind == EntryKind::Link {
+            if let Some((user, group)) = ids {
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                let given = chownat(parent.fd(), last, Some(user), Some(group), flags);
+                given.map_err(|error| failed(error.into()))?;
+            }
+            continue;
+        }
         let file = parent.open_here(last, OFlags::RDONLY, Mode::empty());
         let file = file.map_err(failed)?;
         let found = fstat(&file).map_err(|error| failed(error.into()))?;
-        if !check(&entry, Some(&found))? {
-            fchmod(&file, rights_of(&entry)).map_err(|error| failed(error.into()))?;
-        }
-        if sync_each {
-            fdatasync(&file).map_err(|error| failed(error.into()))?;
-        }
+        check(&entry, None, Some(&found))?;
+        let settle = || {
+            if let Some((user, group)) = ids
+                && owner != Some(owner_of(&found))
+            {
+                fchown(&file, Some(user), Some(group))?;
+            }
+            // Behind the owner, which takes rights away.
+            if Mode::from_raw_mode(fstat(&file)?.st_mode) != rights_of(&entry) {
+                fchmod(&file, rights_of(&entry))?;
+            }
+            if sync_each {
+                fdatasync(&file)?;
+            }
+            Ok(())
+        };
+        settle().map_err(|error: Errno| failed(error.into()))?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ pub struct FileSourceBuilder {
     back_end: BackEndChoice,
     filter: TreeFilter,
     links: SourceLinks,
+    owners: bool,
 }
 
 /// What becomes of symbolic links in trees. What is named itself is followed.
@@ -42,6 +43,7 @@ impl Default for FileSourceBuilder {
             back_end: BackEndChoice::Auto,
             filter: TreeFilter::default(),
             links: SourceLinks::default(),
+            owners: false,
         }
     }
 }
@@ -153,6 +155,14 @@ impl FileSourceBuilder {
         self
     }
 
+    /// Whether it is said whose everything is, by the numbers of users and groups: the receivers
+    /// have to [take](crate::stream::DirectorySink::owners) that. Default: no.
+    #[must_use]
+    pub fn owners(mut self, yes: bool) -> Self {
+        self.owners = yes;
+        self
+    }
+
     fn part(
         mut self,
         path: PathBuf,
@@ -185,6 +195,6 @@ impl FileSourceBuilder {
                 false => survey.add_file(part)?,
             }
         }
-        survey.finish(self.direct, self.back_end)
+        survey.finish(self.direct, self.back_end, self.owners)
     }
 }

@@ -20,7 +20,7 @@ use crate::storage::{BackEndChoice, DirectIo};
 use crate::stream::open_files::OpenFiles;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories};
 use crate::stream::source::relative;
-use crate::stream::{Entry, EntryKind, Manifest, Modified, SourceError};
+use crate::stream::{Entry, EntryKind, Manifest, Modified, Owner, SourceError};
 
 /// Things that were left out and are remembered by their paths.
 const SKIPPED_MAX: usize = 1000;
@@ -91,6 +91,7 @@ struct FoundEntry {
     name: Vec<u8>,
     kind: EntryKind,
     mode: u32,
+    owner: Owner,
     size: u64,
     modified: (i64, i64),
     sparse: bool,
@@ -128,6 +129,7 @@ impl Survey {
         mut self,
         direct: DirectIo,
         back_end: BackEndChoice,
+        says_owners: bool,
     ) -> Result<FileSource, SourceError> {
         for found in &self.found {
             found.entry()?;
@@ -141,6 +143,11 @@ impl Survey {
         });
         let entries: Result<Vec<_>, _> = self.found.iter().map(FoundEntry::entry).collect();
         let manifest = Manifest::new(entries?);
+        let owners = self.found.iter().map(|found| found.owner).collect();
+        let manifest = manifest.and_then(|manifest| match says_owners {
+            true => manifest.with_owners(owners),
+            false => Ok(manifest),
+        });
         let manifest = manifest.map_err(|error| SourceError::Manifest(error.to_string()))?;
         let mut stamp = StampMaker::default();
         for found in &self.found {
@@ -194,6 +201,10 @@ impl Survey {
             name: name.to_vec(),
             kind: EntryKind::File,
             mode: found.mode(),
+            owner: Owner {
+                user: found.uid(),
+                group: found.gid(),
+            },
             size: range.end - range.start,
             modified: identity.modified,
             sparse: has_holes(found.blocks(), found.len()),
@@ -254,6 +265,7 @@ impl Survey {
             name: name.clone(),
             kind: EntryKind::Directory,
             mode: own.st_mode,
+            owner: owner_of(&own),
             size: 0,
             modified: (own.st_mtime, own.st_mtime_nsec as i64),
             sparse: false,
@@ -365,6 +377,7 @@ impl Survey {
             name: found.name,
             kind,
             mode: found.stat.st_mode,
+            owner: owner_of(&found.stat),
             size,
             modified: identity.modified,
             sparse: kind == EntryKind::File && has_holes,
@@ -384,6 +397,13 @@ impl Survey {
         if self.skipped_paths.len() < SKIPPED_MAX {
             self.skipped_paths.push(Skipped { path, what });
         }
+    }
+}
+
+fn owner_of(found: &Stat) -> Owner {
+    Owner {
+        user: found.st_uid,
+        group: found.st_gid,
     }
 }
 

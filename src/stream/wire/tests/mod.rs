@@ -325,6 +325,28 @@ fn what_a_receiver_reports_has_these_bytes() {
 }
 
 #[test]
+fn owners_have_these_bytes() {
+    let owner = OwnerWire {
+        user: 0x0403_0201.into(),
+        group: 0x0807_0605.into(),
+    };
+    let owners = Owners {
+        stream: STREAM,
+        first: 0x0102,
+        owners: &[owner],
+    };
+    golden(
+        Message::Owners(owners),
+        bytes(13, 0, S, 8, &[&[2, 1]]),
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+    );
+    for len in [0, 7, 9, 4104] {
+        let header = bytes(13, 0, S, len as u32, &[]);
+        Message::parse(&header, &vec![0; len]).expect_err("no whole number of owners");
+    }
+}
+
+#[test]
 fn what_is_compared_has_these_bytes() {
     let sums = Sums {
         stream: STREAM,
@@ -474,6 +496,14 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             stream,
             first: 5,
             crcs: &[U32::ZERO],
+        }),
+        Message::Owners(Owners {
+            stream,
+            first: 6,
+            owners: &[OwnerWire {
+                user: U32::ZERO,
+                group: U32::ZERO,
+            }],
         }),
         Message::Sums(Sums {
             stream,

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let mut near = near_recv(&args.common, into)?;
     near.any_links = args.any_links;
     near.sums = args.sums;
+    near.owners = args.owners;
     near.allow_delete = args.delete;
     near.protect.clone_from(&args.exclude);
     near.unprotect.clone_from(&args.include);
