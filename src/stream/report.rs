@@ -112,7 +112,8 @@ pub struct StreamReport {
     /// Files that were there unchanged and are kept as they are
     /// ([`SendOptions::skip_unchanged`](crate::stream::SendOptions::skip_unchanged)).
     pub unchanged: u64,
-    /// Bytes that were sent, those that were sent again included. At a receiver 0.
+    /// Bytes that were sent, those that were sent again included, those of blocks in holes not. At
+    /// a receiver 0.
     pub sent_bytes: u64,
     /// Blocks that were sent, or at a receiver: of the stream.
     pub blocks: u64,
