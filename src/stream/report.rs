@@ -118,7 +118,8 @@ pub struct StreamReport {
     /// Files and directories that the receiver has removed
     /// ([`SendOptions::delete`](crate::stream::SendOptions::delete)).
     pub deleted: u64,
-    /// Bytes that were sent, those that were sent again included. At a receiver 0.
+    /// Bytes that were sent, those that were sent again included, those of blocks in holes not. At
+    /// a receiver 0.
     pub sent_bytes: u64,
     /// The same by the peer's addresses, in their order ([`Peer::new`](crate::stream::Peer::new)):
     /// which rails carried how much. At a receiver empty.

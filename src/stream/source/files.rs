@@ -61,6 +61,9 @@ pub struct FileSource {
     open: OpenFiles,
 }
 
+/// Smaller files are not looked into: where files are compressed, each seems to have holes.
+const HOLES_FROM: u64 = 64 << 10;
+
 /// Holes that are known of all files together, at most: what is behind them is read.
 const HOLES_MAX: usize = 1 << 20;
 
@@ -183,10 +186,11 @@ impl FileSource {
     fn find_holes(&mut self) {
         let mut left = HOLES_MAX;
         for entry in 0..self.items.len() {
-            if !self.manifest.is_sparse(entry) || left == 0 {
+            let item = &self.items[entry];
+            let size = item.identity.map_or(0, |identity| identity.size);
+            if !self.manifest.is_sparse(entry) || size < HOLES_FROM || left == 0 {
                 continue;
             }
-            let item = &self.items[entry];
             let Ok((fd, _)) = self.open_descriptor(item) else {
                 continue;
             };
