@@ -279,12 +279,14 @@ impl FilePut<'_> {
     }
 
     fn attempt(&mut self, connected: &mut Connected) -> Result<RemoteObject, Cut> {
-        let room = self.room.min(self.len.max(1)) as usize;
         let client = connected.remote.client();
-        let lent = Lent::new(client, &self.args.memory, room, Access::READ)?;
+        let lend = |bytes| Lent::new(client, &self.args.memory, bytes, Access::READ);
         if self.is_in_parts() {
-            return self.in_parts(connected, &lent);
+            let part = self.part_bytes() as usize;
+            let lent = [lend(part)?, lend(part)?];
+            return self.in_parts(connected, lent.each_ref());
         }
+        let lent = lend(self.len.max(1) as usize)?;
         self.load(&lent, 0, self.len)?;
         let deadline = connected.deadline();
         let remote = &mut connected.remote;
@@ -309,26 +311,45 @@ impl FilePut<'_> {
         Ok(())
     }
 
-    fn in_parts(&mut self, connected: &mut Connected, lent: &Lent) -> Result<RemoteObject, Cut> {
+    /// Bytes of a part: while one goes, the next one is read.
+    fn part_bytes(&self) -> u64 {
+        (self.room / 2).max(1)
+    }
+
+    fn in_parts(
+        &mut self,
+        connected: &mut Connected,
+        [mut lent, mut other]: [&Lent; 2],
+    ) -> Result<RemoteObject, Cut> {
         if let Some(object) = self.find_sent(connected)? {
             return Ok(object);
         }
         let mut upload = self.take_up(connected)?;
-        while upload.there() < self.len {
-            let there = upload.there();
-            let len = (self.len - there).min(self.room);
-            self.load(lent, there, len)?;
-            let is_last = there + len == self.len;
+        let (all, most) = (self.len, self.part_bytes());
+        let part = |at: u64| (all - at).min(most);
+        self.load(lent, upload.there(), part(upload.there()))?;
+        loop {
+            let len = part(upload.there());
+            let end = upload.there() + len;
+            let is_last = end == all;
             if is_last {
                 self.check_unchanged()?;
             }
             let deadline = connected.deadline();
             let remote = &mut connected.remote;
-            let put = remote.put_part(&mut upload, lent.memory(), 0..len, deadline);
-            let put = put.map_err(|error| {
-                self.sent = upload.checksum().filter(|_| is_last);
-                cut(self.key, &error)
-            })?;
+            let (put, loaded) = std::thread::scope(|scope| {
+                let loading = scope.spawn(|| self.load(other, end, part(end)));
+                let put = remote.put_part(&mut upload, lent.memory(), 0..len, deadline);
+                (put, loading.join())
+            });
+            let put = match put {
+                Ok(put) => put,
+                Err(error) => {
+                    self.sent = upload.checksum().filter(|_| is_last);
+                    return Err(cut(self.key, &error));
+                }
+            };
+            loaded.unwrap_or_else(|_| Err(Failure::new("a thread that reads panicked")))?;
             self.moved += len;
             self.there = upload.there();
             self.bar.set_position(self.there);
@@ -336,9 +357,8 @@ impl FilePut<'_> {
                 object.moved = self.moved;
                 return Ok(object);
             }
+            std::mem::swap(&mut lent, &mut other);
         }
-        let text = format!("{}: the server has all of it, and no object", self.key);
-        Err(Failure::new(text).into())
     }
 
     /// The object, where the last part had been sent, and it is there.

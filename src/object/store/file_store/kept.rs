@@ -5,6 +5,7 @@
 //! over. The record counts only while the kernel runs that wrote it: what a process had written is
 //! there when the process was killed, and need not be after a loss of power.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -31,7 +32,7 @@ const RECORD_MAX: usize = 4096;
 ///
 /// | setting | default | range |
 /// |---|---|---|
-/// | `count` | 256 | 0 to 65,536 |
+/// | `count` | 256 | 0 to 1,024 |
 /// | `bytes` | 1 TiB | any |
 /// | `age` | 24 h | any |
 ///
@@ -54,10 +55,10 @@ impl Default for KeptLimits {
 }
 
 impl KeptLimits {
-    /// How many uploads, at most 65,536.
+    /// How many uploads; more than 1,024 are 1,024.
     #[must_use]
     pub fn count(mut self, uploads: u32) -> Self {
-        self.count = uploads.min(65_536);
+        self.count = uploads.min(1024);
         self
     }
 
@@ -203,7 +204,7 @@ struct Idle {
     owner: Option<String>,
     bytes: u64,
     changed: SystemTime,
-    /// Held while it is judged.
+    /// Held while it is judged: a descriptor each.
     _lock: OwnedFd,
 }
 
@@ -305,22 +306,22 @@ impl KeptUploads {
         // The newest first.
         idle.sort_by_key(|upload| std::cmp::Reverse(upload.changed));
         let now = SystemTime::now();
-        let mut kept: Vec<&Idle> = Vec::new();
+        let mut all = Held::default();
+        let mut of_owner: HashMap<Option<&str>, Held> = HashMap::new();
         for upload in &idle {
             let age = now.duration_since(upload.changed).unwrap_or_default();
-            let (count, bytes) = sums(&kept, |_| true);
-            let (its, its_bytes) = sums(&kept, |other| other.owner == upload.owner);
-            let has_room = count < limits.count as usize
-                && bytes + upload.bytes <= limits.bytes
-                && its < (limits.count as usize).div_ceil(2)
-                && its_bytes + upload.bytes <= limits.bytes / 2;
+            let its = of_owner.entry(upload.owner.as_deref()).or_default();
+            let has_room = all.has_room(upload, limits.count, limits.bytes)
+                && its.has_room(upload, limits.count.div_ceil(2), limits.bytes / 2);
             match upload.owner.is_some() && age < limits.age && has_room {
-                true => kept.push(upload),
+                true => [&mut all, its]
+                    .into_iter()
+                    .for_each(|held| held.add(upload)),
                 false => remove(&directory, &upload.key),
             }
         }
         // Only while it is empty.
-        if kept.is_empty() {
+        if all.count == 0 {
             beneath.remove_empty(DIRECTORY);
         }
     }
@@ -328,11 +329,22 @@ impl KeptUploads {
 
 const TRIES: u32 = 16;
 
-fn sums(kept: &[&Idle], which: impl Fn(&Idle) -> bool) -> (usize, u64) {
-    let these = kept.iter().filter(|upload| which(upload));
-    these.fold((0, 0), |(count, bytes), upload| {
-        (count + 1, bytes + upload.bytes)
-    })
+/// What is kept, of one owner or of all.
+#[derive(Debug, Default)]
+struct Held {
+    count: u32,
+    bytes: u64,
+}
+
+impl Held {
+    fn has_room(&self, upload: &Idle, count: u32, bytes: u64) -> bool {
+        self.count < count && self.bytes.saturating_add(upload.bytes) <= bytes
+    }
+
+    fn add(&mut self, upload: &Idle) {
+        self.count += 1;
+        self.bytes += upload.bytes;
+    }
 }
 
 /// All that nobody has.
@@ -345,10 +357,10 @@ fn idle(directory: &OwnedFd) -> rustix::io::Result<Vec<Idle>> {
         };
         if key.parse::<UploadKey>().is_err() {
             // A record without its bytes is of no use.
-            if let Some(key) = key.strip_suffix(RECORD)
-                && rustix::fs::statat(directory, key, AtFlags::SYMLINK_NOFOLLOW).is_err()
+            if let Some(bytes) = key.strip_suffix(RECORD)
+                && rustix::fs::statat(directory, bytes, AtFlags::SYMLINK_NOFOLLOW).is_err()
             {
-                remove(directory, key);
+                let _ = rustix::fs::unlinkat(directory, key, AtFlags::empty());
             }
             continue;
         }

@@ -23,7 +23,7 @@ const TRIES: u32 = 16;
 pub(super) struct KeptUpload {
     condition: PutCondition,
     size: u64,
-    /// `None` in its end alone.
+    /// `None` once it is committed, or at its end.
     open: Option<(FileHandle, UploadFiles)>,
     way: UploadWay,
 }
@@ -106,16 +106,16 @@ impl ObjectUpload for KeptUpload {
         }
     }
 
-    fn commit(self: Box<Self>, crc64: u64) -> Result<ObjectInfo, StoreError> {
-        let Some((file, files)) = &self.open else {
+    fn commit(mut self: Box<Self>, crc64: u64) -> Result<ObjectInfo, StoreError> {
+        let Some((file, files)) = self.open.take() else {
             return Err(StoreError::Lost);
         };
-        let info = seal(file, self.size, crc64)?;
+        let info = seal(&file, self.size, crc64)?;
         file.sync_all()?;
         let store = &self.way.store;
         let _lock = store.lock(&self.way.name);
         store.check(&self.way.name, &self.condition)?;
-        let parent = self.place(files)?;
+        let parent = self.place(&files)?;
         files.forget();
         sync_directory(&parent)?;
         Ok(info)
@@ -125,6 +125,11 @@ impl ObjectUpload for KeptUpload {
 impl Drop for KeptUpload {
     fn drop(&mut self) {
         // Nobody has it any more, or it is an object: what is kept is within its limits then.
+        if let Some((_, files)) = &self.open
+            && files.known.there == 0
+        {
+            files.forget();
+        }
         drop(self.open.take());
         self.way.store.kept.sweep(&self.way.store.beneath);
     }

@@ -432,8 +432,9 @@ fn what_is_not_known_to_be_there_is_put_again() {
         .set_len(4999)
         .unwrap();
     assert_eq!(there(&store, &asked), 0, "shorter than said");
-    fs::remove_file(&record).unwrap();
-    fs::create_dir(&record).unwrap();
+    // What nothing came of leaves nothing.
+    assert!(!record.exists() && !bytes.exists());
+    fs::create_dir_all(&record).unwrap();
     assert!(store.take_up(&asked).is_err());
 }
 
