@@ -88,7 +88,7 @@ bitflags::bitflags! {
         /// The receiver takes owners.
         const OWNERS = 1 << 14;
         /// Blocks of files with holes are said to be zeros, and are not sent.
-        const ZEROS = 1 << 16;
+        const ZEROS = 1 << 15;
     }
 }
 

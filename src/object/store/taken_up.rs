@@ -39,9 +39,11 @@ impl fmt::Debug for UploadKey {
 }
 
 /// A text that is no [`UploadKey`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the key of an upload has 32 hexadecimal digits, in lower case")]
 pub struct UploadKeyError;
+
+fabricast_process::debug_as_words!(UploadKeyError);
 
 impl FromStr for UploadKey {
     type Err = UploadKeyError;

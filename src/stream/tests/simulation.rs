@@ -49,7 +49,7 @@ impl Packet {
     }
 
     fn is_block(&self) -> bool {
-        [5, 11, 12].contains(&self.header[4])
+        [5, 11, 12, 13].contains(&self.header[4])
     }
 }
 

@@ -337,11 +337,11 @@ fn owners_have_these_bytes() {
     };
     golden(
         Message::Owners(owners),
-        bytes(13, 0, S, 8, &[&[2, 1]]),
+        bytes(14, 0, S, 8, &[&[2, 1]]),
         &[1, 2, 3, 4, 5, 6, 7, 8],
     );
     for len in [0, 7, 9, 4104] {
-        let header = bytes(13, 0, S, len as u32, &[]);
+        let header = bytes(14, 0, S, len as u32, &[]);
         Message::parse(&header, &vec![0; len]).expect_err("no whole number of owners");
     }
 }
@@ -365,10 +365,10 @@ fn what_is_compared_has_these_bytes() {
     };
     golden(
         Message::Same(same),
-        bytes(12, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]),
+        bytes(13, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]),
         &[1, 2, 3, 4, 7, 0, 0, 0],
     );
-    let mut header = bytes(12, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]);
+    let mut header = bytes(13, 0, S, 8, &[&[2, 1, 0, 0, 0, 0, 0, 0, 2]]);
     for (at, value) in [(24, 0), (24, 1), (24, 3), (25, 1)] {
         let before = std::mem::replace(&mut header[at], value);
         Message::parse(&header, &[0; 8]).expect_err("not two blocks");
