@@ -37,6 +37,7 @@ use self::reception::{
 };
 use self::stage::IncomingStage;
 use self::verdict::ReceiverVerdict;
+use super::attributes::AttributeList;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::content_hash::BlockHash;
@@ -46,8 +47,8 @@ use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Announced, Manifest, ManifestError, ManifestParser, Owner};
 use super::pack::PackedBlock;
 use super::wire::{
-    BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart, Message, Open,
-    OpenFlags, Owners, Pack, RailLost, Same, Zeros,
+    AttributePart, BlockHeader, Checks, Complete, Features, Finish, HASH_LEN, ManifestPart,
+    Message, Open, OpenFlags, Owners, Pack, RailLost, Same, Zeros,
 };
 
 pub(crate) use self::admission::IncomingSettings;
@@ -111,6 +112,8 @@ pub(crate) struct IncomingStream {
     parser: Option<ManifestParser>,
     /// Whose entries are, as far as it came.
     owners: Vec<Owner>,
+    /// Extended attributes of entries, as far as they came.
+    attributes: AttributeList,
     manifest: Arc<Manifest>,
     blocks: BlockReception,
     is_paused: bool,
@@ -150,6 +153,7 @@ impl IncomingStream {
             state: IncomingStage::Manifest,
             parser: Some(parser),
             owners: Vec::new(),
+            attributes: AttributeList::default(),
             manifest: Arc::default(),
             blocks: BlockReception::new(rail, open.blocks, no_blocks, reception),
             is_paused: false,
@@ -170,6 +174,16 @@ impl IncomingStream {
         let mut manifest = parser.finish()?;
         if self.open.flags.contains(OpenFlags::OWNERS) {
             manifest = manifest.with_owners(std::mem::take(&mut self.owners))?;
+        }
+        if self.open.flags.contains(OpenFlags::ATTRIBUTES) {
+            let list = std::mem::take(&mut self.attributes);
+            if !list.is_whole() {
+                return Err(Refusal::new(
+                    RefusalCode::MALFORMED,
+                    "the last extended attribute is cut off",
+                ));
+            }
+            manifest = manifest.with_attribute_list(list)?;
         }
         let plan = BlockPlan::new(&manifest, self.open.block_bytes);
         if plan.blocks() != self.open.blocks {
@@ -338,6 +352,7 @@ impl IncomingStream {
             Message::Same(same) => self.on_same(rail, same),
             Message::Manifest(part) => self.on_manifest(part),
             Message::Owners(owners) => self.on_owners(owners),
+            Message::Attributes(part) => self.on_attributes(part),
             Message::Finish(finish) => self.on_finish(rail, finish),
             Message::RailLost(lost) => self.on_rail_lost(lost),
             Message::Pause(pause) => {
@@ -370,10 +385,6 @@ impl IncomingStream {
             return Err(self.unexpected(&Message::Manifest(*part)));
         };
         let refusal = match parser.feed(part.first, part.entries) {
-            Ok(()) if !parser.is_whole() => return Ok(MessageOutcome::Nothing),
-            Ok(()) if self.open.flags.contains(OpenFlags::OWNERS) => {
-                return Ok(MessageOutcome::Nothing);
-            }
             Ok(()) => return Ok(self.announce()),
             Err(error) => error.into(),
         };
@@ -381,8 +392,22 @@ impl IncomingStream {
         Ok(MessageOutcome::Over)
     }
 
-    /// All was said of what comes.
+    /// Whether the manifest came, and owners where they are to.
+    fn is_owned(&self) -> bool {
+        let is_whole = self.parser.as_ref().is_some_and(ManifestParser::is_whole);
+        let wanted = match self.open.flags.contains(OpenFlags::OWNERS) {
+            true => self.open.entries,
+            false => 0,
+        };
+        is_whole && self.owners.len() as u64 == wanted
+    }
+
+    /// Goes on where all was said of what comes.
     fn announce(&mut self) -> MessageOutcome {
+        let came = self.attributes.encoded().len() as u64;
+        if !self.is_owned() || came != u64::from(self.open.attribute_bytes) {
+            return MessageOutcome::Nothing;
+        }
         match self.announced_all() {
             Ok(()) => MessageOutcome::Announced,
             Err(refusal) => {
@@ -407,10 +432,30 @@ impl IncomingStream {
             group: owner.group.get(),
         });
         self.owners.extend(said);
-        Ok(match known + more == self.open.entries {
-            true => self.announce(),
-            false => MessageOutcome::Nothing,
-        })
+        Ok(self.announce())
+    }
+
+    fn on_attributes(
+        &mut self,
+        part: &AttributePart<'_>,
+    ) -> Result<MessageOutcome, StreamViolation> {
+        if !self.is_owned() {
+            return Err(self.unexpected(&Message::Attributes(*part)));
+        }
+        let (known, more) = (
+            self.attributes.encoded().len() as u64,
+            part.bytes.len() as u64,
+        );
+        // None are announced where none are to come.
+        if part.first != known || more > u64::from(self.open.attribute_bytes) - known {
+            let (what, value) = ("the first byte of extended attributes", part.first);
+            return Err(StreamViolation::Count { what, value });
+        }
+        if let Err(error) = self.attributes.feed(part.bytes) {
+            self.refuse(error.into());
+            return Ok(MessageOutcome::Over);
+        }
+        Ok(self.announce())
     }
 
     fn on_block(

@@ -10,6 +10,7 @@ use std::fmt;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::attributes::{ATTRIBUTE_BYTES_MAX, Attribute, AttributeList};
 use super::name::{NameError, RelativeName};
 
 /// What an entry of a manifest is.
@@ -247,6 +248,14 @@ pub enum ManifestError {
         /// The most that is taken.
         limit: u64,
     },
+    /// An extended attribute.
+    #[error("an extended attribute of entry {entry} of the manifest: {problem}")]
+    Attribute {
+        /// Whose, counted from 0.
+        entry: u64,
+        /// Its fault.
+        problem: &'static str,
+    },
 }
 
 fabricast_process::debug_as_words!(ManifestError);
@@ -276,6 +285,8 @@ pub struct Manifest {
     on_the_way: u64,
     /// Whose each entry is; empty where that is not said.
     owners: Vec<Owner>,
+    /// Which extended attributes entries have, where that is said.
+    attributes: Option<AttributeList>,
 }
 
 impl Manifest {
@@ -323,6 +334,65 @@ impl Manifest {
     /// Whether it is said whose entries are.
     pub fn has_owners(&self) -> bool {
         !self.owners.is_empty()
+    }
+
+    /// The same with the extended attributes of files and directories, each with the number of its
+    /// entry: in the order of these, and of one entry in that of their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError::Attribute`], and [`ManifestError::Limit`] where all of them have more than
+    /// 64 MiB.
+    pub fn with_attributes<'a>(
+        self,
+        attributes: impl IntoIterator<Item = (usize, Attribute<'a>)>,
+    ) -> Result<Self, ManifestError> {
+        let mut list = AttributeList::default();
+        for (entry, attribute) in attributes {
+            list.push(entry as u64, attribute)?;
+        }
+        self.with_attribute_list(list)
+    }
+
+    /// The same with what is encoded.
+    pub(crate) fn with_attribute_list(
+        mut self,
+        list: AttributeList,
+    ) -> Result<Self, ManifestError> {
+        let (found, limit) = (list.encoded().len() as u64, ATTRIBUTE_BYTES_MAX);
+        if found > limit {
+            let what = "bytes of extended attributes";
+            return Err(ManifestError::Limit { what, found, limit });
+        }
+        for entry in list.entries() {
+            let problem = match self
+                .records
+                .get(usize::try_from(entry).unwrap_or(usize::MAX))
+            {
+                None => "there is no such entry",
+                Some(record) if record.kind == EntryKind::Link => "links have none",
+                Some(_) => continue,
+            };
+            return Err(ManifestError::Attribute { entry, problem });
+        }
+        self.attributes = Some(list);
+        Ok(self)
+    }
+
+    /// The extended attributes of the entry of this number, where it is said which there are: those
+    /// that it has, and no others.
+    pub fn attributes(&self, index: usize) -> Option<impl Iterator<Item = Attribute<'_>>> {
+        Some(self.attributes.as_ref()?.of(index as u64))
+    }
+
+    /// Whether it is said which extended attributes entries have.
+    pub fn has_attributes(&self) -> bool {
+        self.attributes.is_some()
+    }
+
+    /// All extended attributes, as they are encoded.
+    pub(crate) fn encoded_attributes(&self) -> &[u8] {
+        self.attributes.as_ref().map_or(&[], AttributeList::encoded)
     }
 
     /// How many entries there are.
@@ -415,7 +485,8 @@ impl Manifest {
     pub(crate) fn memory(&self) -> u64 {
         let records = self.records.capacity() * size_of::<EntryRecord>();
         let owners = self.owners.capacity() * size_of::<Owner>();
-        (records + self.names.capacity() + owners) as u64
+        let attributes = self.attributes.as_ref().map_or(0, AttributeList::memory);
+        (records + self.names.capacity() + owners + attributes) as u64
     }
 
     /// Puts an entry behind the others, if that is where it belongs.

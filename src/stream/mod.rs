@@ -1,6 +1,7 @@
 //! Streams: files, or other runs of bytes, from storage to one or many peers, checked, and
 //! continued where they were cut.
 
+mod attributes;
 pub(crate) mod auth;
 mod block_set;
 mod blocks;
@@ -11,6 +12,7 @@ pub(crate) mod content_hash;
 mod copy_streams;
 pub(crate) mod digest;
 mod error;
+mod file_attributes;
 pub(crate) mod handshake;
 #[cfg(any(test, fuzzing))]
 #[path = "testing/hostile.rs"]
@@ -55,6 +57,7 @@ use std::time::Duration;
 
 use crate::event_loop::{LoopConfig, WaitMode};
 
+pub use attributes::Attribute;
 pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
 pub use block_set::BlockSet;
 pub use blocks::{Block, BlockPlan};

@@ -45,8 +45,9 @@ use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::manifest::{Manifest, Owner};
 use super::sums::ContentSum;
 use super::wire::{
-    Accept, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message, OWNERS_MAX, Open,
-    OpenFlags, OwnerWire, Owners, Pack, Pause, RailLost, RangeList, Same, Sums, Zeros,
+    Accept, AttributePart, BlockHeader, Complete, Finish, HASH_LEN, ManifestPart, Message,
+    OWNERS_MAX, Open, OpenFlags, OwnerWire, Owners, Pack, Pause, RailLost, RangeList, Same, Sums,
+    Zeros,
 };
 
 /// The sender's end of one stream to one peer.
@@ -65,7 +66,7 @@ pub(crate) struct OutgoingStream {
     blake3: Option<[u8; HASH_LEN]>,
     /// What [`next_control`](Self::next_control) gave, until it went out.
     pending: Option<SenderControl>,
-    /// The part of the manifest that is being sent.
+    /// The part of the manifest, or of extended attributes, that is being sent.
     part: Vec<u8>,
     /// The owners that are being sent.
     owners: Vec<OwnerWire>,
@@ -355,6 +356,17 @@ impl OutgoingStream {
                     owners: &self.owners,
                 })
             }
+            SenderControl::Attributes { next: first } => {
+                let rest = manifest.encoded_attributes().get(first..)?;
+                self.part = rest[..rest.len().min(room)].to_vec();
+                let next = first + self.part.len();
+                self.pending = Some(SenderControl::Attributes { next });
+                Message::Attributes(AttributePart {
+                    stream,
+                    first: first as u64,
+                    bytes: &self.part,
+                })
+            }
             SenderControl::RailLost(lost) => Message::RailLost(RailLost {
                 stream,
                 rail: lost,
@@ -386,8 +398,12 @@ impl OutgoingStream {
             OutgoingStage::Owning { next } if rail == self.rails.first() => {
                 Some(SenderControl::Owners { next })
             }
+            OutgoingStage::Attributing { next } if rail == self.rails.first() => {
+                Some(SenderControl::Attributes { next })
+            }
             OutgoingStage::Sending => self.choose_sending(rail),
             OutgoingStage::Owning { .. }
+            | OutgoingStage::Attributing { .. }
             | OutgoingStage::Opened
             | OutgoingStage::Having(_)
             | OutgoingStage::Comparing { .. }
@@ -414,19 +430,15 @@ impl OutgoingStream {
     /// When nothing was to be said.
     pub(crate) fn on_control_sent(&mut self, rail: u16) {
         match self.pending.take().expect("something was to be said") {
-            SenderControl::Open => {
-                let owned = self.open.flags.contains(OpenFlags::OWNERS);
-                self.state = OutgoingStage::opened_up_to(0, self.open.entries, owned);
-            }
+            SenderControl::Open => self.state = OutgoingStage::opened_up_to(0, &self.open),
             SenderControl::Part { next } => {
-                let owned = self.open.flags.contains(OpenFlags::OWNERS);
-                self.state = OutgoingStage::opened_up_to(next, self.open.entries, owned);
+                self.state = OutgoingStage::opened_up_to(next, &self.open);
             }
             SenderControl::Owners { next } => {
-                self.state = match next as u64 == self.open.entries {
-                    true => OutgoingStage::Opened,
-                    false => OutgoingStage::Owning { next },
-                }
+                self.state = OutgoingStage::owned_up_to(next, &self.open);
+            }
+            SenderControl::Attributes { next } => {
+                self.state = OutgoingStage::attributed_up_to(next, &self.open);
             }
             SenderControl::Finish => {
                 self.lap.is_sealed = true;
@@ -475,6 +487,7 @@ impl OutgoingStream {
                     self.state,
                     OutgoingStage::Opening { .. }
                         | OutgoingStage::Owning { .. }
+                        | OutgoingStage::Attributing { .. }
                         | OutgoingStage::Opened
                 );
                 self.expect(is_early, message)?;

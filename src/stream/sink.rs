@@ -84,6 +84,12 @@ pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
         false
     }
 
+    /// Whether its sinks give what they make the extended attributes that senders say
+    /// ([`Manifest::attributes`]). A stream with these is not sent to a receiver that takes none.
+    fn takes_attributes(&self) -> bool {
+        false
+    }
+
     /// Whether its sinks remove what is there besides, for senders that ask for it
     /// ([`StreamOffer::delete`]). Others are refused that.
     fn takes_deletions(&self) -> bool {

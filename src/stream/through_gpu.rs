@@ -290,6 +290,10 @@ impl<F: SinkFactory> SinkFactory for ThroughGpu<F> {
         self.inner.takes_owners()
     }
 
+    fn takes_attributes(&self) -> bool {
+        self.inner.takes_attributes()
+    }
+
     fn takes_deletions(&self) -> bool {
         self.inner.takes_deletions()
     }

@@ -12,7 +12,7 @@
 //!    │◄────────────────────────────────────────────── HelloAck│
 //!    │ Proof ────────────────────────────────────────────────►│   where there is a pre-shared key
 //!    │◄───────────────────────────────────────────────── Proof│
-//!    │ Open, Manifest ×n, Owners ×n ─────────────────────────►│   on one of them
+//!    │ Open, Manifest ×n, Owners ×n, Attributes ×n ──────────►│   on one of them
 //!    │◄──────────────── Accept, Have ×n, Sums ×n  (or Refuse) │
 //!    │ Block ×n, Pack ×n, Zeros ×n, Same ×n ─────────────────►│   on any
 //!    │◄───────────────────────────── Credit, Written, Damaged │
@@ -89,6 +89,8 @@ bitflags::bitflags! {
         const OWNERS = 1 << 14;
         /// Blocks of files with holes are said to be zeros, and are not sent.
         const ZEROS = 1 << 15;
+        /// The receiver takes extended attributes.
+        const ATTRIBUTES = 1 << 16;
     }
 }
 
@@ -118,6 +120,8 @@ bitflags::bitflags! {
         const COMPARE = 1 << 9;
         /// Owners follow the manifest.
         const OWNERS = 1 << 10;
+        /// It is said which extended attributes entries have, behind the manifest and owners.
+        const ATTRIBUTES = 1 << 11;
     }
 }
 
@@ -234,6 +238,8 @@ pub(crate) struct Open {
     pub(crate) bytes: u64,
     /// Blocks of the content.
     pub(crate) blocks: u64,
+    /// Bytes of all extended attributes, as they are encoded; 0 without [`OpenFlags::ATTRIBUTES`].
+    pub(crate) attribute_bytes: u32,
     pub(crate) identity: StreamIdentity,
 }
 
@@ -384,6 +390,16 @@ pub(crate) struct OwnerWire {
     pub(crate) group: U32,
 }
 
+/// A part of the extended attributes of the entries of the manifest, as they are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttributePart<'a> {
+    pub(crate) stream: u32,
+    /// Bytes that came before it.
+    pub(crate) first: u64,
+    /// At least one byte; it may begin and end within an attribute.
+    pub(crate) bytes: &'a [u8],
+}
+
 /// What the receiver has in place of blocks that follow each other, in files of the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sums<'a> {
@@ -532,6 +548,7 @@ pub(crate) enum Message<'a> {
     Sums(Sums<'a>),
     Same(Same<'a>),
     Owners(Owners<'a>),
+    Attributes(AttributePart<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -600,6 +617,7 @@ impl<'a> Message<'a> {
             Self::Sums(_) => Kind::SUMS,
             Self::Same(_) => Kind::SAME,
             Self::Owners(_) => Kind::OWNERS,
+            Self::Attributes(_) => Kind::ATTRIBUTES,
         }
     }
 
@@ -630,6 +648,7 @@ impl<'a> Message<'a> {
             Self::Sums(it) => it.stream,
             Self::Same(it) => it.stream,
             Self::Owners(it) => it.stream,
+            Self::Attributes(it) => it.stream,
         }
     }
 }

@@ -398,6 +398,203 @@ fn owners_are_the_senders_where_a_receiver_takes_them() {
     });
 }
 
+fn set_attribute(path: &Path, name: &str, value: &[u8]) -> rustix::io::Result<()> {
+    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())
+}
+
+fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 65_536];
+    let len = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+/// Of files and directories, new ones and those that are there; those that the sender does not have
+/// are taken away.
+#[test]
+fn attributes_are_the_senders_where_a_receiver_takes_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let probe = tempfile::tempdir().unwrap();
+    if set_attribute(probe.path(), "user.probe", b"1").is_err() {
+        println!(
+            "SKIPPED: {} has no extended attributes",
+            probe.path().display()
+        );
+        return;
+    }
+    over_both_by_both(|domain, transport| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        fs::create_dir_all(top.join("sub")).unwrap();
+        for (name, len) in [("small", 100), ("sub/empty", 0), ("long", 1_000_001)] {
+            fs::write(top.join(name), content(len, 3)).unwrap();
+        }
+        std::os::unix::fs::symlink("small", top.join("link")).unwrap();
+        let there = to.path().join("tree");
+        let names = ["", "sub", "small", "sub/empty", "long"];
+        let set = |value: &[u8]| {
+            for name in names {
+                let path = top.join(name);
+                set_attribute(&path, "user.note", value).unwrap();
+                set_attribute(&path, "user.empty", b"").unwrap();
+                let named = [name.as_bytes(), value].concat();
+                set_attribute(&path, "user.named", &named).unwrap();
+            }
+        };
+        let read_only = fs::Permissions::from_mode(0o440);
+        let all = |top: &Path| {
+            let of = |name: &&str| {
+                let path = top.join(name);
+                let mode = fs::metadata(&path).unwrap().permissions().mode();
+                let names = ["user.note", "user.empty", "user.named", "user.other"];
+                (mode, names.map(|name| attribute(&path, name)))
+            };
+            names.iter().map(of).collect::<Vec<_>>()
+        };
+        let again = |sink: DirectorySink, says: bool, options: SendOptions| {
+            let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+            let source = FileSource::builder().tree(&top).links(SourceLinks::Keep);
+            let source = source.attributes(says).build().unwrap();
+            let outcome = send_to(domain, source, &receiver, options.transport(transport));
+            receiver.close(by());
+            outcome
+        };
+        let sink = || DirectorySink::new(to.path()).unwrap();
+        set(b"first");
+        fs::set_permissions(top.join("small"), read_only).unwrap();
+        let refused = again(sink(), true, SendOptions::default());
+        let why = refused.result.unwrap_err().to_string();
+        assert!(why.contains("recv --xattrs"), "{why}");
+        assert!(!there.exists());
+        let taken = again(sink().attributes(true), true, SendOptions::default());
+        taken.result.unwrap();
+        assert_eq!(all(&there), all(&top));
+        // What stays as it is gets them, too, and loses others.
+        let skip = || SendOptions::default().skip_unchanged(true);
+        set(b"second");
+        for name in names {
+            set_attribute(&there.join(name), "user.other", b"here").unwrap();
+        }
+        let kept = again(sink().attributes(true), true, skip());
+        kept.result.unwrap();
+        assert_eq!((kept.report.sent_bytes, kept.report.unchanged), (0, 4));
+        assert_eq!(all(&there), all(&top));
+        set(b"third");
+        let file = fs::File::open(top.join("long")).unwrap();
+        let later = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
+        file.set_modified(later).unwrap();
+        let equal = again(sink().attributes(true), true, skip().compare_content(true));
+        equal.result.unwrap();
+        assert_eq!(
+            (equal.report.sent_bytes, equal.report.equal_bytes),
+            (0, 1_000_001)
+        );
+        assert_eq!(all(&there), all(&top));
+        // Files come without, from who does not say them.
+        let plain = again(sink().attributes(true), false, SendOptions::default());
+        plain.result.unwrap();
+        assert_eq!(attribute(&there.join("small"), "user.note"), None);
+        assert_eq!(
+            attribute(&there.join("sub"), "user.note"),
+            Some(b"third".to_vec()),
+            "it stays as it is"
+        );
+    });
+}
+
+/// Access control lists go, by the numbers of users.
+#[test]
+fn access_control_lists_are_the_senders() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    // Version 2; then tag, rights, and number: the owner, user 1234, the group, mask, others.
+    let list = |rights: u8| {
+        let mut list = vec![2, 0, 0, 0];
+        for (tag, rights, id) in [
+            (1, 7, u32::MAX),
+            (2, rights, 1234),
+            (4, 4, u32::MAX),
+            (0x10, 7, u32::MAX),
+            (0x20, 0, u32::MAX),
+        ] {
+            list.extend([tag, 0, rights, 0]);
+            list.extend(id.to_le_bytes());
+        }
+        list
+    };
+    if set_attribute(from.path(), default, &list(4)).is_err() {
+        println!("SKIPPED: {} has no lists", from.path().display());
+        return;
+    }
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join("sub")).unwrap();
+    fs::write(top.join("sub/file"), content(100, 3)).unwrap();
+    set_attribute(&top.join("sub"), default, &list(6)).unwrap();
+    set_attribute(&top.join("sub/file"), access, &list(5)).unwrap();
+    // Nothing is inherited of this one.
+    set_attribute(to.path(), default, &list(1)).unwrap();
+    over_both_by_both(|domain, transport| {
+        let sink = DirectorySink::new(to.path()).unwrap().attributes(true);
+        let receiver = listen(domain, receiver_config(sink).rma_slots(16));
+        let source = FileSource::builder().tree(&top).attributes(true);
+        let source = source.build().unwrap();
+        let options = SendOptions::default().transport(transport);
+        send_to(domain, source, &receiver, options).result.unwrap();
+        receiver.close(by());
+        for name in ["", "sub", "sub/file"] {
+            for kind in [access, default] {
+                let (here, there) = (top.join(name), to.path().join("tree").join(name));
+                assert_eq!(
+                    attribute(&there, kind),
+                    attribute(&here, kind),
+                    "{name} {kind}"
+                );
+                let mode = |path: &Path| fs::metadata(path).unwrap().permissions();
+                assert_eq!(mode(&there), mode(&here), "{name}");
+            }
+        }
+    });
+}
+
+/// What the file system has no room for is said before anything has its name.
+#[test]
+fn an_attribute_that_cannot_be_given_ends_a_stream_before_anything_is_placed() {
+    let probe = tempfile::tempdir().unwrap();
+    let tmpfs = Path::new("/dev/shm");
+    let large = vec![7_u8; 60_000];
+    let (from, to) = match tempfile::tempdir_in(tmpfs) {
+        Ok(from) if set_attribute(from.path(), "user.large", &large).is_ok() => (from, probe),
+        _ => {
+            println!("SKIPPED: {} takes no large attributes", tmpfs.display());
+            return;
+        }
+    };
+    if set_attribute(to.path(), "user.large", &large).is_ok() {
+        println!("SKIPPED: {} takes all of them", to.path().display());
+        return;
+    }
+    for name in ["sub", "sub/file"] {
+        over_both(|domain| {
+            let top = from.path().join("tree");
+            let _ = fs::remove_dir_all(&top);
+            fs::create_dir_all(top.join("sub")).unwrap();
+            fs::write(top.join("sub/file"), content(100, 3)).unwrap();
+            set_attribute(&top.join(name), "user.large", &large).unwrap();
+            let to = tempfile::tempdir_in(to.path()).unwrap();
+            let sink = DirectorySink::new(to.path()).unwrap().attributes(true);
+            let receiver = listen(domain, receiver_config(sink));
+            let source = FileSource::builder().tree(&top).attributes(true);
+            let source = source.build().unwrap();
+            let outcome = send_to(domain, source, &receiver, SendOptions::default());
+            receiver.close(by());
+            let why = outcome.result.unwrap_err().to_string();
+            let said = format!("tree/{name}: extended attribute user.large");
+            assert!(why.contains(&said) && why.contains("--xattrs"), "{why}");
+            assert!(!to.path().join("tree").exists());
+        });
+    }
+}
+
 /// Of files with another time, what is equal is not sent.
 #[test]
 fn what_has_another_time_is_compared_and_only_what_differs_is_sent() {

@@ -2,6 +2,7 @@
 //! manifest comes.
 
 use super::refusal::Refusal;
+use crate::stream::attributes::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_MEMORY};
 use crate::stream::content_hash::ContentHash;
 use crate::stream::manifest::ENTRY_LEN;
 use crate::stream::wire::{Features, Open, OpenFlags};
@@ -40,6 +41,7 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
         (OpenFlags::DELETE, Features::DELETE),
         (OpenFlags::COMPARE, Features::COMPARE),
         (OpenFlags::OWNERS, Features::OWNERS),
+        (OpenFlags::ATTRIBUTES, Features::ATTRIBUTES),
     ];
     for (flag, feature) in needed {
         if open.flags.contains(flag) && !settings.features.contains(feature) {
@@ -71,6 +73,8 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
     let least = open.entries.saturating_mul(ENTRY_LEN as u64);
     let names = open.manifest_bytes.saturating_sub(least);
     Refusal::limit(RefusalCode::NAMES, names, limits.name_bytes)?;
+    let attributes = u64::from(open.attribute_bytes);
+    Refusal::limit(RefusalCode::BYTES, attributes, ATTRIBUTE_BYTES_MAX)?;
     Refusal::limit(RefusalCode::BUSY, memory_of(open), settings.memory_left)
 }
 
@@ -82,6 +86,8 @@ pub(super) fn memory_of(open: &Open) -> u64 {
         let owners = open.entries.saturating_mul(2 * size_of::<Owner>() as u64);
         account = account.saturating_add(owners);
     }
+    let attributes = u64::from(open.attribute_bytes).saturating_mul(ATTRIBUTE_MEMORY);
+    account = account.saturating_add(attributes);
     if open.flags.contains(OpenFlags::COMPARE) {
         account = account.saturating_add(open.blocks.saturating_mul(COMPARED_BLOCK_MEMORY));
     }

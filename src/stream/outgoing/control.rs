@@ -6,6 +6,7 @@ pub(super) enum SenderControl {
     Open,
     Part { next: usize },
     Owners { next: usize },
+    Attributes { next: usize },
     Finish,
     RailLost(u16),
     Pause(bool),

@@ -1,6 +1,7 @@
 //! `OutgoingStage`: how far a stream is at its sender.
 
 use super::had_blocks::HadBlocks;
+use crate::stream::wire::{Open, OpenFlags};
 
 /// How far a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,10 @@ pub(super) enum OutgoingStage {
     },
     /// The manifest is said, and owners up to this entry.
     Owning {
+        next: usize,
+    },
+    /// The manifest and owners are said, and so many bytes of extended attributes.
+    Attributing {
         next: usize,
     },
     /// All was said; the peer has not accepted.
@@ -28,15 +33,32 @@ pub(super) enum OutgoingStage {
 }
 
 impl OutgoingStage {
-    /// Open was said, and the manifest up to this entry, of so many; owners follow, or not.
-    pub(super) fn opened_up_to(next: usize, entries: u64, owned: bool) -> Self {
-        match next as u64 == entries {
-            true if owned && entries > 0 => Self::Owning { next: 0 },
-            true => Self::Opened,
+    /// Open was said, and the manifest up to this entry.
+    pub(super) fn opened_up_to(next: usize, open: &Open) -> Self {
+        let is_owned = open.flags.contains(OpenFlags::OWNERS);
+        match next as u64 == open.entries {
+            true if is_owned => Self::owned_up_to(0, open),
+            true => Self::attributed_up_to(0, open),
             false => Self::Opening {
                 is_open: true,
                 next,
             },
+        }
+    }
+
+    /// The manifest was said, and owners up to this entry.
+    pub(super) fn owned_up_to(next: usize, open: &Open) -> Self {
+        match next as u64 == open.entries {
+            true => Self::attributed_up_to(0, open),
+            false => Self::Owning { next },
+        }
+    }
+
+    /// The manifest and owners were said, and so many bytes of extended attributes.
+    pub(super) fn attributed_up_to(next: usize, open: &Open) -> Self {
+        match next as u64 == u64::from(open.attribute_bytes) {
+            true => Self::Opened,
+            false => Self::Attributing { next },
         }
     }
 
@@ -51,7 +73,9 @@ impl OutgoingStage {
     /// As it is said in an error.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Self::Opening { .. } | Self::Owning { .. } => "the stream is being opened",
+            Self::Opening { .. } | Self::Owning { .. } | Self::Attributing { .. } => {
+                "the stream is being opened"
+            }
             Self::Opened => "the stream is not accepted yet",
             Self::Having(_) => "the peer says what it has",
             Self::Comparing { .. } => "the peer says what lies in its files",

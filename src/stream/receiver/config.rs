@@ -61,6 +61,7 @@ pub(super) struct SinkTakes {
     pub(super) links: bool,
     pub(super) deletions: bool,
     pub(super) owners: bool,
+    pub(super) attributes: bool,
 }
 
 impl SinkTakes {
@@ -69,6 +70,7 @@ impl SinkTakes {
             links: sink.takes_links(),
             deletions: sink.takes_deletions(),
             owners: sink.takes_owners(),
+            attributes: sink.takes_attributes(),
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn features(windows: bool, takes: SinkTakes) -> Features {
     features.set(Features::LINKS, takes.links);
     features.set(Features::DELETE, takes.deletions);
     features.set(Features::OWNERS, takes.owners);
+    features.set(Features::ATTRIBUTES, takes.attributes);
     features
 }
 

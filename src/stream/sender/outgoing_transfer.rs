@@ -95,6 +95,7 @@ impl TransferState {
         flags.set(OpenFlags::READ_BACK, options.read_back);
         flags.set(OpenFlags::RESTART, restart);
         let manifest = self.source.manifest();
+        flags.set(OpenFlags::ATTRIBUTES, manifest.has_attributes());
         Open {
             stream: STREAM,
             flags,
@@ -103,6 +104,8 @@ impl TransferState {
             manifest_bytes: manifest.encoded_len(),
             bytes: manifest.bytes(),
             blocks: plan.blocks.blocks(),
+            // A manifest has no more than `ATTRIBUTE_BYTES_MAX`.
+            attribute_bytes: manifest.encoded_attributes().len() as u32,
             identity: plan.identity,
         }
     }

@@ -680,6 +680,14 @@ impl TransferPeer {
             let (code, reason) = (RefusalCode::FEATURE, reason.to_owned());
             return Err(StreamError::GivenUp { code, reason });
         }
+        let has_attributes = with.transfer.source.manifest().has_attributes();
+        if has_attributes && !self.session.rails.first_can(Features::ATTRIBUTES) {
+            let reason = "the receiver does not take extended attributes: where it may, start it \
+                          with fabricast recv --xattrs (DirectorySink::attributes); or send \
+                          without --xattrs (FileSourceBuilder::attributes)";
+            let (code, reason) = (RefusalCode::FEATURE, reason.to_owned());
+            return Err(StreamError::GivenUp { code, reason });
+        }
         let options = &with.transfer.options;
         let deletes = options.delete != Deletion::None;
         if deletes && !self.session.rails.first_can(Features::DELETE) {

@@ -43,6 +43,7 @@ use crate::buffer::DeviceBuffer;
 use crate::clock::Clock;
 use crate::cuda::Stream;
 use crate::storage::{BackEnd, BackEndChoice, DirectIo, IoStats};
+use crate::stream::file_attributes::{check_kind, give_attributes};
 use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::open_files::FileCounts;
 use crate::stream::{Block, BlockSet, Entry, EntryKind, Owner};
@@ -65,8 +66,9 @@ const SYNC_EACH_MAX: usize = 64;
 /// after the bytes were read and found right.
 ///
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this
-/// process's unless [`owners`](Self::owners) says otherwise. Symbolic links are made as the sender
-/// has them, but those that lead out of this directory ([`LinkTargets`]).
+/// process's unless [`owners`](Self::owners) says otherwise, and extended attributes are not kept
+/// unless [`attributes`](Self::attributes) says so. Symbolic links are made as the sender has them,
+/// but those that lead out of this directory ([`LinkTargets`]).
 #[derive(Debug, Clone)]
 pub struct DirectorySink {
     directory: Arc<Beneath>,
@@ -76,6 +78,7 @@ pub struct DirectorySink {
     allows_delete: bool,
     protected: NameFilter,
     takes_owners: bool,
+    takes_attributes: bool,
 }
 
 /// How files are written.
@@ -105,6 +108,7 @@ impl DirectorySink {
             allows_delete: false,
             protected: NameFilter::default(),
             takes_owners: false,
+            takes_attributes: false,
         })
     }
 
@@ -142,6 +146,18 @@ impl DirectorySink {
     #[must_use]
     pub fn owners(mut self, yes: bool) -> Self {
         self.takes_owners = yes;
+        self
+    }
+
+    /// Whether files and directories get the extended attributes that a sender says
+    /// ([`FileSourceBuilder::attributes`](crate::stream::FileSourceBuilder::attributes)), and lose
+    /// others of these kinds: those of `user.`, and access control lists, whose users and groups
+    /// are numbers. Whoever may send can give any user of this system access to what he sends then.
+    /// Those of `security.` and `trusted.` are never taken: nothing gets capabilities. Default: no,
+    /// and a stream that says which there are is refused.
+    #[must_use]
+    pub fn attributes(mut self, yes: bool) -> Self {
+        self.takes_attributes = yes;
         self
     }
 
@@ -232,6 +248,10 @@ impl SinkFactory for DirectorySink {
 
     fn takes_owners(&self) -> bool {
         self.takes_owners
+    }
+
+    fn takes_attributes(&self) -> bool {
+        self.takes_attributes
     }
 
     fn takes_deletions(&self) -> bool {
@@ -375,6 +395,53 @@ impl Receiving {
         }
     }
 
+    /// Whether the file system here knows the kinds of extended attributes that there are to be.
+    fn check_attributes(&self) -> Result<(), SinkError> {
+        let manifest = &self.offer.manifest;
+        if !manifest.has_attributes() {
+            return Ok(());
+        }
+        let mut known: Vec<&[u8]> = Vec::new();
+        for (number, entry) in manifest.iter().enumerate() {
+            for attribute in manifest.attributes(number).into_iter().flatten() {
+                // One of `user.` stands for all of them.
+                let kind: &[u8] = match attribute.name.starts_with(b"user.") {
+                    true => b"user.",
+                    false => attribute.name,
+                };
+                if !known.contains(&kind) {
+                    let checked = check_kind(self.directory.fd(), attribute.name);
+                    checked.map_err(|error| SinkError::Other(error.text(entry.name)))?;
+                    known.push(kind);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Directories get their extended attributes where they are made, so that what can't be given
+    /// is said before the first of them has its name.
+    fn try_directories(&self, partials: &Partials, stop: &Stop) -> Result<(), SinkError> {
+        let manifest = &self.offer.manifest;
+        if !manifest.has_attributes() {
+            return Ok(());
+        }
+        // One that is made in another inherits nothing that is given to that afterwards.
+        self.make_directories(partials)?;
+        for (number, entry) in manifest.iter().enumerate() {
+            stop.check()?;
+            let name = entry.name.as_bytes();
+            let mut wanted = manifest.attributes(number).into_iter().flatten().peekable();
+            if entry.kind == EntryKind::Directory && wanted.peek().is_some() {
+                let fd = partials.directory(name, false);
+                let fd = fd.map_err(|error| SinkError::os(name, error))?;
+                let given = give_attributes(fd.fd(), wanted);
+                given.map_err(|error| SinkError::Other(error.text(entry.name)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether names may be made in a directory, or, while it is not there, in the one above it
     /// that is. The directory, if it is there.
     fn check_parent(&self, parent: &[u8], device: u64) -> io::Result<Option<Beneath>> {
@@ -436,8 +503,7 @@ impl Receiving {
                         && let Some(compared) = self.compared.get()
                     {
                         let sync = self.offer.sync && !self.syncs_all();
-                        let owner = self.offer.manifest.owner(number);
-                        compared.dress(&self.directory, (&entry, owner), sync)?;
+                        compared.dress(&self.directory, &self.offer, (number, &entry), sync)?;
                     }
                     placed.set(placed.get() + 1);
                 }
@@ -594,8 +660,7 @@ impl Receiving {
             let name = entry.name.as_bytes();
             let fd = self.directory.directory(name, false);
             let fd = fd.map_err(|error| SinkError::os(name, error))?;
-            let owner = manifest.owner(number);
-            dress(&fd, &entry, owner).map_err(|error| SinkError::os(name, error))?;
+            dress(&fd, &self.offer, (number, &entry))?;
         }
         Ok(())
     }
@@ -653,6 +718,7 @@ impl BlockSink for Receiving {
             Ok(())
         })?;
         self.check_owners()?;
+        self.check_attributes()?;
         let files = (self.access, self.links, Arc::clone(&self.io));
         let partials = Partials::open(self.open_work()?, &self.offer, files, Clock::system())?;
         let mut have = partials.prove(stop)?;
@@ -725,13 +791,15 @@ impl BlockSink for Receiving {
             if unchanged.contains(number as u64) {
                 let owner = self.offer.manifest.owner(number);
                 let is_settled = unchanged::check(entry, owner, found)?;
-                if sync_each || !is_settled {
+                // Their attributes are looked at when they are open.
+                if sync_each || !is_settled || self.offer.manifest.has_attributes() {
                     unsettled.push(number);
                 }
             }
             Ok(())
         })?;
         self.dress_files(&partials, stop)?;
+        self.try_directories(&partials, stop)?;
         self.sync_content(&partials)?;
         stop.check()?;
         unchanged::settle(&self.directory, &self.offer, &unsettled, sync_each)?;
@@ -779,8 +847,34 @@ fn is_in(name: &[u8], directory: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Owner, rights and time of modification, as the sender has them.
-fn dress(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::Result<()> {
+/// Extended attributes, owner, rights and time of modification, as the sender has them.
+fn dress(
+    fd: impl AsFd,
+    offer: &StreamOffer,
+    (number, entry): (usize, &Entry<'_>),
+) -> Result<(), SinkError> {
+    // First, while this process may still write to it.
+    give_said_attributes(&fd, offer, (number, entry))?;
+    let owner = offer.manifest.owner(number);
+    let dressed = dress_in_mode(fd, entry, owner);
+    dressed.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
+}
+
+/// The extended attributes that the sender says, if it does.
+fn give_said_attributes(
+    fd: impl AsFd,
+    offer: &StreamOffer,
+    (number, entry): (usize, &Entry<'_>),
+) -> Result<(), SinkError> {
+    let Some(wanted) = offer.manifest.attributes(number) else {
+        return Ok(());
+    };
+    let given = give_attributes(fd, wanted);
+    given.map_err(|error| SinkError::Other(error.text(entry.name)))
+}
+
+/// Owner, rights and time of modification.
+fn dress_in_mode(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::Result<()> {
     let mode = u32::from(entry.mode & 0o777);
     // Before the rights, which the kernel may take away with it.
     if let Some(owner) = owner

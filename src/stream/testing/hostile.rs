@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::attributes::AttributeList;
 use super::auth::PresharedKey;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
@@ -89,6 +90,7 @@ pub(crate) fn exercise(bytes: &[u8]) {
     wire::exercise(header, payload);
     journal::exercise(bytes);
     read_manifest(bytes);
+    read_attributes(bytes);
     shake_hands(&mut Input(bytes));
     send_to(&mut Input(bytes));
     receive_from(&mut Input(bytes));
@@ -109,6 +111,18 @@ fn read_manifest(bytes: &[u8]) {
     };
     let mut parser = ManifestParser::new(announced, &limits).expect("this is within the limits");
     let _ = parser.feed(0, bytes);
+}
+
+fn read_attributes(bytes: &[u8]) {
+    let (mut whole, mut parts) = (AttributeList::default(), AttributeList::default());
+    let is_right = whole.feed(bytes).is_ok();
+    let in_parts = bytes.chunks(7).try_for_each(|part| parts.feed(part));
+    assert_eq!(in_parts.is_ok(), is_right, "however they are cut");
+    if is_right {
+        assert!(parts == whole, "however they are cut");
+        let of_each: usize = whole.entries().map(|entry| whole.of(entry).count()).sum();
+        assert!(of_each >= whole.entries().count(), "each is found");
+    }
 }
 
 fn shake_hands(input: &mut Input<'_>) {
@@ -170,6 +184,7 @@ fn open(manifest: &Manifest, plan: &BlockPlan, flags: OpenFlags) -> Open {
         manifest_bytes: manifest.encoded_len(),
         bytes: plan.bytes(),
         blocks: plan.blocks(),
+        attribute_bytes: manifest.encoded_attributes().len() as u32,
         identity: StreamIdentity::default(),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::attributes::Attribute;
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
 use super::digest::{StreamDigest, crc32c, crc32c_of_zeros};
@@ -728,6 +729,7 @@ fn open(manifest: &Manifest, plan: &BlockPlan) -> Open {
         manifest_bytes: manifest.encoded_len(),
         bytes: plan.bytes(),
         blocks: plan.blocks(),
+        attribute_bytes: manifest.encoded_attributes().len() as u32,
         identity: StreamIdentity::default(),
     }
 }
@@ -836,6 +838,31 @@ impl World {
         self.settings.features |= Features::COMPARE;
         let mut open = open(&self.manifest, &self.plan);
         open.flags |= OpenFlags::SKIP_UNCHANGED | OpenFlags::COMPARE;
+        open.flags.set(OpenFlags::BY_WRITE, self.slots.is_some());
+        self.outgoing = OutgoingStream::new(open, Arc::clone(&self.plan), 0);
+        (1..rails).for_each(|rail| self.outgoing.add_rail(rail));
+    }
+
+    /// It is said which extended attributes files have, and, maybe, whose they are.
+    fn attribute(&mut self, rails: u16, value: &[u8]) {
+        let number = 0..self.manifest.len();
+        let attributes = number.map(|number| {
+            let name = b"user.some";
+            (number, Attribute { name, value })
+        });
+        let manifest = std::mem::take(&mut self.manifest);
+        self.manifest = manifest.with_attributes(attributes).expect("in order");
+        self.settings.features |= Features::ATTRIBUTES;
+        let mut open = open(&self.manifest, &self.plan);
+        if self.dice.one_in(2) {
+            let owner = Owner { user: 1, group: 2 };
+            let owners = vec![owner; self.manifest.len()];
+            let manifest = std::mem::take(&mut self.manifest);
+            self.manifest = manifest.with_owners(owners).expect("as many as files");
+            self.settings.features |= Features::OWNERS;
+            open.flags |= OpenFlags::OWNERS;
+        }
+        open.flags |= OpenFlags::ATTRIBUTES;
         open.flags.set(OpenFlags::BY_WRITE, self.slots.is_some());
         self.outgoing = OutgoingStream::new(open, Arc::clone(&self.plan), 0);
         (1..rails).for_each(|rail| self.outgoing.add_rail(rail));
@@ -1122,6 +1149,19 @@ fn owners_of_many_files_are_said_in_parts() {
     assert_eq!(owner, Some(wanted));
 }
 
+/// Extended attributes of so many bytes that they take several messages, in parts.
+#[test]
+fn attributes_of_many_files_are_said_in_parts() {
+    let mut world = world(&[0; 30], &[false], 8, 2, NO_FAULTS, 12);
+    world.attribute(2, &[7; 60_000]);
+    world.check_complete();
+    let incoming = world.incoming.unwrap();
+    let of_last = incoming.manifest().attributes(29).expect("they are said");
+    let value = &[7; 60_000];
+    let name = b"user.some";
+    assert!(of_last.eq([Attribute { name, value }]));
+}
+
 #[test]
 fn what_the_sink_has_is_not_sent() {
     let mut world = world(&[16 * 5000], &[true, false], 8, 1, NO_FAULTS, 6);
@@ -1248,9 +1288,10 @@ fn transfers_in_any_order_of_turns_come_to_an_end() {
             ),
         };
         let rails = world.wires.len() as u16;
-        match dice.roll(4) {
+        match dice.roll(5) {
             0 => world.compare(rails),
             1 => world.own(rails),
+            2 => world.attribute(rails, b"value"),
             _ => {}
         }
         world.is_talkative = true;

@@ -23,6 +23,7 @@ impl Kind {
     pub(crate) const ZEROS: Self = Self(12);
     pub(crate) const SAME: Self = Self(13);
     pub(crate) const OWNERS: Self = Self(14);
+    pub(crate) const ATTRIBUTES: Self = Self(15);
     pub(crate) const HELLO_ACK: Self = Self(17);
     pub(crate) const ACCEPT: Self = Self(18);
     pub(crate) const HAVE: Self = Self(19);

@@ -129,10 +129,11 @@ pub(super) struct OpenWire {
     pub(super) blocks: U64,
     pub(super) block_bytes: U32,
     pub(super) more_flags: u8,
-    pub(super) reserved: [u8; 11],
+    pub(super) attribute_bytes: U32,
+    pub(super) reserved: [u8; 7],
 }
 
-/// The layout of `Manifest`, `Owners` and `Sums`.
+/// The layout of `Manifest`, `Owners`, `Attributes` and `Sums`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct ManifestWire {

@@ -34,6 +34,15 @@ pub(super) fn message<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<Messag
                 entries: payload,
             })
         }
+        Kind::ATTRIBUTES => {
+            at_least(wire, payload, 1)?;
+            let body: ManifestWire = wire.body();
+            Message::Attributes(AttributePart {
+                stream,
+                first: body.first.get(),
+                bytes: payload,
+            })
+        }
         Kind::BLOCK => Message::Block(block(wire, &wire.body(), payload.len())?),
         Kind::PACK => Message::Pack(pack(wire, payload)?),
         Kind::ZEROS => Message::Zeros(zeros(wire, payload)?),
@@ -156,10 +165,15 @@ fn open(wire: &HeaderWire, payload: &[u8]) -> Result<Open, WireError> {
         manifest_bytes: body.manifest_bytes.get(),
         bytes: body.bytes.get(),
         blocks: body.blocks.get(),
+        attribute_bytes: body.attribute_bytes.get(),
         identity: zerocopy::transmute!(identity),
     };
     if open.block_bytes == 0 {
         return Err(field("block_bytes", open.block_bytes));
+    }
+    let has_attributes = open.flags.contains(OpenFlags::ATTRIBUTES) && open.entries > 0;
+    if open.attribute_bytes > 0 && !has_attributes {
+        return Err(field("attribute_bytes", open.attribute_bytes));
     }
     if (open.entries == 0) != (open.manifest_bytes == 0) {
         return Err(field("manifest_bytes", open.manifest_bytes));

@@ -36,6 +36,10 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             first: it.first.into(),
             ..zeroed()
         }),
+        Message::Attributes(it) => new(0).with(&ManifestWire {
+            first: it.first.into(),
+            ..zeroed()
+        }),
         Message::Sums(it) => new(0).with(&ManifestWire {
             first: it.first.into(),
             ..zeroed()
@@ -98,6 +102,7 @@ fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
         Message::Same(it) => it.crcs.as_bytes(),
         Message::Sums(it) => it.sums.as_bytes(),
         Message::Owners(it) => it.owners.as_bytes(),
+        Message::Attributes(it) => it.bytes,
         Message::Block(_)
         | Message::Pack(_)
         | Message::Zeros(_)
@@ -173,6 +178,7 @@ fn open(open: &Open) -> OpenWire {
         blocks: open.blocks.into(),
         block_bytes: open.block_bytes.into(),
         more_flags: open.flags.bits().to_le_bytes()[1],
+        attribute_bytes: open.attribute_bytes.into(),
         ..zeroed()
     }
 }

@@ -122,6 +122,11 @@ pub(crate) struct RecvArgs {
     /// any user then
     #[arg(long, conflicts_with_all = ["discard", "output"])]
     pub(crate) owners: bool,
+    /// Give files and directories the extended attributes that senders say (`fabricast send
+    /// --xattrs`), and no others: those of `user.`, and access control lists. Whoever may send here
+    /// can give any user access to what it sends then
+    #[arg(long, conflicts_with_all = ["discard", "output"])]
+    pub(crate) xattrs: bool,
     /// Let senders have removed what lies in directories that they send and that they don't have
     /// (`fabricast send --delete`): whoever may send here can empty any directory below this one
     #[arg(long, conflicts_with_all = ["discard", "output"])]
@@ -257,6 +262,11 @@ pub(crate) struct SendArgs {
     /// that (`fabricast recv --owners`)
     #[arg(long)]
     pub(crate) owners: bool,
+    /// Say which extended attributes files and directories have: those of `user.`, and access
+    /// control lists, with users and groups by their numbers. Receivers give them these and no
+    /// others. A receiver of --to has to take that (`fabricast recv --xattrs`)
+    #[arg(long)]
+    pub(crate) xattrs: bool,
     /// When all has arrived, remove what receivers have in the directories that are sent, or below
     /// them, and that is not there here. What --exclude leaves out stays, which only receivers know
     /// of that are started over ssh, or this one when fetching: with --to or --slurm the two don't

@@ -229,6 +229,7 @@ fn config(
             let sink = sink
                 .allow_delete(args.allow_delete)
                 .owners(args.owners)
+                .attributes(args.xattrs)
                 .protect(move |below, kind| {
                     NamePattern::are_for(&protected, &removed, below, kind)
                 });

@@ -173,6 +173,9 @@ fn far_recv_args(args: &SendArgs, dir: &str) -> Vec<String> {
     if args.owners {
         words.push("--owners".to_owned());
     }
+    if args.xattrs {
+        words.push("--xattrs".to_owned());
+    }
     if args.delete {
         words.push("--allow-delete".to_owned());
         let protected = args.exclude.iter().map(|it| format!("--protect={it}"));
@@ -196,7 +199,9 @@ pub(crate) struct Source {
 impl Source {
     /// Looks at everything before the first byte is sent: a mistyped name costs nothing.
     pub(crate) fn of(args: &SendArgs, paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut builder = FileSource::builder().owners(args.owners);
+        let mut builder = FileSource::builder()
+            .owners(args.owners)
+            .attributes(args.xattrs);
         if !args.exclude.is_empty() {
             let (left_out, kept) = (args.exclude.clone(), args.include.clone());
             builder = builder

@@ -251,6 +251,7 @@ pub(crate) fn receive_of_send(args: &SendArgs, shared: &Path, task: &Task) -> Re
     recv.any_links = true;
     recv.sums = args.sums;
     recv.owners = args.owners;
+    recv.xattrs = args.xattrs;
     recv.allow_delete = args.delete;
     recv.common.json = args.common.json;
     receive(&recv, shared, task, LibraryStart::begin())

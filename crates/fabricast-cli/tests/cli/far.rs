@@ -244,6 +244,42 @@ fn owners_go_there_and_back() {
     refused.assert_failed(4, "fabricast recv --owners");
 }
 
+#[test]
+fn attributes_go_there_and_back() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let shell = plain_shell(from.path());
+    let top = tree(&from);
+    let set = |name: &str| {
+        let value = name.as_bytes();
+        setxattr(top.join(name), "user.note", value, XattrFlags::empty())
+    };
+    if set("a b").and_then(|()| set("a b/file")).is_err() {
+        println!("SKIPPED: {} has no extended attributes", top.display());
+        return;
+    }
+    let (there, here) = (to.path().join("there"), to.path().join("here"));
+    let push = ["--xattrs", text(&top), &far("host1", &there)];
+    end_of(&mut send(&program, &shell, &push)).assert_ok();
+    let fetch = ["--xattrs", &far("host1", &there.join("tree")), text(&here)];
+    end_of(&mut send(&program, &shell, &fetch)).assert_ok();
+    for place in [&there, &here] {
+        let of = |name: &str| {
+            let mut value = [0; 100];
+            let found = getxattr(place.join("tree").join(name), "user.note", &mut value[..]);
+            found.ok().map(|len| value[..len].to_vec())
+        };
+        assert_eq!(of("a b"), Some(b"a b".to_vec()));
+        assert_eq!(of("a b/file"), Some(b"a b/file".to_vec()));
+        assert_eq!(of("other"), None);
+    }
+    let receiver = crate::stream::Running::start(&program, to.path(), &[]);
+    let mut command = receiver.sender(&program);
+    let refused = end_of(command.arg("--xattrs").arg(&top));
+    refused.assert_failed(4, "fabricast recv --xattrs");
+}
+
 /// It is on no command line and in no environment, and another one for each time.
 #[test]
 fn who_listens_for_a_far_end_has_its_own_key_for_one_time() {

@@ -1,6 +1,8 @@
 //! What is admitted, and what a sender may not do. The rest: `stream/tests` and `stream/testing`.
 
 use super::*;
+use crate::stream::Attribute;
+use crate::stream::attributes::ATTRIBUTE_BYTES_MAX;
 use crate::stream::digest::StreamDigest;
 use crate::stream::limits::Limits;
 use crate::stream::manifest::{Entry, EntryKind, Modified};
@@ -45,6 +47,7 @@ fn open() -> Open {
         manifest_bytes: manifest().encoded_len(),
         bytes: 100,
         blocks: 10,
+        attribute_bytes: 0,
         identity: StreamIdentity::default(),
     }
 }
@@ -137,6 +140,108 @@ fn owners_are_those_of_the_entries_once_all_are_there() {
     }
 }
 
+/// A sender that says extended attributes too early, unasked, out of order, or more than announced.
+#[test]
+fn attributes_are_those_that_were_announced_once_all_are_there() {
+    let attribute = |entry: usize, name: &'static [u8]| {
+        let value = &b"value"[..];
+        (entry, Attribute { name, value })
+    };
+    let encoded = |it: (usize, Attribute<'_>)| {
+        let mut list = AttributeList::default();
+        list.push(it.0 as u64, it.1).unwrap();
+        list.encoded().to_vec()
+    };
+    let all = &encoded(attribute(0, b"user.a"))[..];
+    let len = all.len();
+    let said = |flags: OpenFlags, announced: usize, is_late: bool, parts: &[(u64, &[u8])]| {
+        let attribute_bytes = announced as u32;
+        let open = Open {
+            flags,
+            attribute_bytes,
+            ..open()
+        };
+        let mut settings = settings();
+        settings.features = Features::OWNERS | Features::ATTRIBUTES;
+        let mut incoming = IncomingStream::new(0, open, settings).unwrap();
+        let (entries, _) = manifest().encode_part(0, 8192, true);
+        let part = ManifestPart {
+            stream: 1,
+            first: 0,
+            entries: &entries,
+        };
+        let mut last = Ok(MessageOutcome::Nothing);
+        if is_late {
+            last = incoming.on_message(0, &Message::Manifest(part));
+        }
+        for (first, bytes) in parts {
+            let part = AttributePart {
+                stream: 1,
+                first: *first,
+                bytes,
+            };
+            last = incoming.on_message(0, &Message::Attributes(part));
+        }
+        let names = incoming.manifest().attributes(0);
+        let names = names.map(|found| found.map(|it| it.name.to_vec()).collect::<Vec<_>>());
+        (last, names)
+    };
+    let asked = OpenFlags::CRC32C | OpenFlags::ATTRIBUTES;
+    let (nothing, announced) = (Ok(MessageOutcome::Nothing), Ok(MessageOutcome::Announced));
+    let found = Some(vec![b"user.a".to_vec()]);
+    assert_eq!(said(asked, len, true, &[]), (nothing.clone(), None));
+    assert_eq!(
+        said(asked, len, true, &[(0, &all[..9])]),
+        (nothing, None),
+        "the rest is to come"
+    );
+    assert_eq!(
+        said(asked, len, true, &[(0, all)]),
+        (announced.clone(), found.clone())
+    );
+    let cut = [(0, &all[..9]), (9, &all[9..])];
+    assert_eq!(said(asked, len, true, &cut), (announced.clone(), found));
+    assert_eq!(
+        said(asked, 0, true, &[]),
+        (announced.clone(), Some(Vec::new())),
+        "there are none"
+    );
+    assert_eq!(
+        said(OpenFlags::CRC32C, 0, true, &[]),
+        (announced, None),
+        "nothing is said of them"
+    );
+    for (flags, announced, is_late, parts) in [
+        (asked, len, false, &[(0, all)][..]),
+        (asked | OpenFlags::OWNERS, len, true, &[(0, all)]),
+        (asked, len, true, &[(1, &all[1..])]),
+        (asked, len, true, &[(0, &all[..9]), (8, &all[9..])]),
+        (asked, len, true, &[(u64::MAX, all)]),
+        (asked, len - 1, true, &[(0, all)]),
+        (asked, 0, true, &[(0, all)]),
+        (asked, len, true, &[(0, all), (len as u64, all)]),
+        (OpenFlags::CRC32C, 0, true, &[(0, all)]),
+    ] {
+        let (taken, _) = said(flags, announced, is_late, parts);
+        taken.expect_err(&format!("{flags:?} {announced} {is_late} {parts:?}"));
+    }
+    let twice = [all, all].concat();
+    let elsewhere = encoded(attribute(1, b"user.a"));
+    let kernels = {
+        let mut bytes = encoded(attribute(0, b"user.capability.xyz"));
+        bytes[16..35].copy_from_slice(b"security.capability");
+        bytes
+    };
+    for bytes in [&twice, &elsewhere, &kernels, &all[..len - 1].to_vec()] {
+        let (taken, names) = said(asked, bytes.len(), true, &[(0, bytes)]);
+        assert_eq!(
+            (taken, names),
+            (Ok(MessageOutcome::Over), None),
+            "{bytes:?}"
+        );
+    }
+}
+
 /// A sender that says that blocks are kept of which it was told nothing.
 #[test]
 fn blocks_are_kept_only_where_the_sender_was_told_of_them() {
@@ -217,10 +322,29 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
         OpenFlags::DELETE,
         OpenFlags::COMPARE,
         OpenFlags::OWNERS,
+        OpenFlags::ATTRIBUTES,
     ] {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);
     }
+    let attributed = |attribute_bytes: u32, memory: u64| {
+        let open = Open {
+            flags: OpenFlags::ATTRIBUTES,
+            attribute_bytes,
+            ..open()
+        };
+        refused(open, &|it| {
+            it.features = Features::all();
+            it.memory_left = memory;
+        })
+    };
+    let most = ATTRIBUTE_BYTES_MAX as u32;
+    let (bytes, details) = attributed(most + 1, u64::MAX);
+    let wanted = [u64::from(most) + 1, u64::from(most)];
+    assert_eq!((bytes, details), (RefusalCode::BYTES, wanted));
+    let (memory, [asked, _]) = attributed(most, 1 << 20);
+    assert_eq!(memory, RefusalCode::BUSY);
+    assert!(asked >= 2 * u64::from(most), "{asked}");
     let flags = OpenFlags::READ_BACK;
     let nothing_to_compare = refused(Open { flags, ..open() }, &|it| {
         it.features = Features::all()

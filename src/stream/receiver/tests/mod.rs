@@ -190,6 +190,7 @@ fn open(key: u8) -> Open {
         manifest_bytes: 0,
         bytes: 0,
         blocks: 0,
+        attribute_bytes: 0,
         identity: StreamIdentity {
             key: [key; 16],
             stamp: [0; 16],

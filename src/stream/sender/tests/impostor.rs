@@ -130,6 +130,7 @@ impl Impostor {
             blocks: plan.blocks(),
             // A key of its own: the sink of the one before may be on its way out, and a stream with
             // its key is refused as long as that takes.
+            attribute_bytes: 0,
             identity: StreamIdentity {
                 key: drawn(),
                 ..StreamIdentity::default()

@@ -16,7 +16,7 @@ use crate::stream::block_set::BlockSet;
 use crate::stream::digest::crc32c;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
-use crate::stream::{Block, Entry, EntryKind, Owner};
+use crate::stream::{Block, Entry, EntryKind};
 
 /// What tells one state of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -262,22 +262,23 @@ impl Compared {
         Ok(())
     }
 
-    /// Gives a file that stays the sender's owner, rights and time, and puts it on the device if
-    /// that is asked for.
+    /// Gives a file that stays the sender's attributes, owner, rights and time, and puts it on the
+    /// device if that is asked for.
     ///
     /// # Errors
     /// The system refuses.
     pub(super) fn dress(
         &self,
         directory: &Beneath,
-        (entry, owner): (&Entry<'_>, Option<Owner>),
+        offer: &StreamOffer,
+        (number, entry): (usize, &Entry<'_>),
         sync: bool,
     ) -> Result<(), SinkError> {
         let failed = |error: io::Error| SinkError::os(entry.name.as_bytes(), error);
         let Some((file, _)) = self.open(directory, entry).map_err(failed)? else {
             return Err(changed(entry));
         };
-        dress(&file, entry, owner).map_err(failed)?;
+        dress(&file, offer, (number, entry))?;
         match sync {
             true => fsync(&file).map_err(|error| failed(error.into())),
             false => Ok(()),

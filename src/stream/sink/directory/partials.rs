@@ -31,7 +31,7 @@ use crate::stream::open_files::{
 };
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
-use crate::stream::{Block, CheckedBlock, Entry, EntryKind, Owner};
+use crate::stream::{Block, CheckedBlock, Entry, EntryKind};
 
 /// Where files lie in the hidden directory.
 const TREE: &str = "tree";
@@ -186,8 +186,7 @@ impl Partials {
             for (checked, made) in group.iter().zip(self.make_whole_files(group)?) {
                 match made {
                     Some((file, entry)) => {
-                        let owner = self.offer.manifest.owner(checked.block.entry);
-                        self.fill(&file, (&entry, owner), checked.bytes)?;
+                        self.fill(&file, (checked.block.entry, &entry), checked.bytes)?;
                         finished.push(checked.block.entry);
                     }
                     None => self.write_part(checked.block, checked.bytes)?,
@@ -253,17 +252,17 @@ impl Partials {
     fn fill(
         &self,
         mut file: &File,
-        (entry, owner): (&Entry<'_>, Option<Owner>),
+        (number, entry): (usize, &Entry<'_>),
         bytes: &[u8],
     ) -> Result<(), SinkError> {
         let began = Instant::now();
-        let written = file
-            .write_all(bytes)
-            .and_then(|()| dress(file, entry, owner));
+        let written = file.write_all(bytes);
+        let written = written.map_err(|error| SinkError::os(entry.name.as_bytes(), error));
+        let written = written.and_then(|()| dress(file, &self.offer, (number, entry)));
         let moved = written.as_ref().ok().map(|()| entry.size);
         let counts = self.files.counts();
         counts.add_whole(Direction::Write, began, moved);
-        written.map_err(|error| SinkError::os(entry.name.as_bytes(), error))
+        written
     }
 
     fn set_finished(&self, entries: impl IntoIterator<Item = usize>) {
@@ -454,15 +453,17 @@ impl Partials {
             && is_made_with_rights(&entry)
             && let Some(file) = self.make_whole(&entry).map_err(os)?
         {
-            return dress(&file, &entry, self.offer.manifest.owner(number)).map_err(os);
+            return dress(&file, &self.offer, (number, &entry));
         }
         let finished = self.with_descriptor(number, entry.size == 0, |fd| {
-            if u64::try_from(fstat(fd)?.st_size) != Ok(entry.size) {
-                ftruncate(fd, entry.size)?;
-            }
-            dress(fd, &entry, self.offer.manifest.owner(number))
+            let sized = fstat(fd).and_then(|found| match u64::try_from(found.st_size) {
+                Ok(size) if size == entry.size => Ok(()),
+                _ => ftruncate(fd, entry.size),
+            });
+            sized.map_err(|error| os(error.into()))?;
+            dress(fd, &self.offer, (number, &entry))
         })?;
-        finished.map_err(os)?;
+        finished?;
         self.files.close(number);
         Ok(())
     }

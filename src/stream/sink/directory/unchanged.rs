@@ -8,7 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{ids_of, owner_of};
+use super::{give_said_attributes, ids_of, owner_of};
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, StreamOffer};
@@ -73,7 +73,7 @@ fn rights_of(entry: &Entry<'_>) -> Mode {
     Mode::from_raw_mode(u32::from(entry.mode & 0o777))
 }
 
-/// Gives these files the sender's rights, and owners if it says them; and, if that is asked for,
+/// Gives these files the sender's rights, and owners and attributes if it says them; and, if that is asked for,
 /// sees to it that each of them is on the device, where whoever wrote it may not have put it.
 ///
 /// # Errors
@@ -108,6 +108,7 @@ pub(super) fn settle(
         let file = file.map_err(failed)?;
         let found = fstat(&file).map_err(|error| failed(error.into()))?;
         check(&entry, None, Some(&found))?;
+        give_said_attributes(&file, offer, (number, &entry))?;
         let settle = || {
             if let Some((user, group)) = ids
                 && owner != Some(owner_of(&found))

@@ -19,6 +19,7 @@ pub struct FileSourceBuilder {
     filter: TreeFilter,
     links: SourceLinks,
     owners: bool,
+    attributes: bool,
 }
 
 /// What becomes of symbolic links in trees. What is named itself is followed.
@@ -44,6 +45,7 @@ impl Default for FileSourceBuilder {
             filter: TreeFilter::default(),
             links: SourceLinks::default(),
             owners: false,
+            attributes: false,
         }
     }
 }
@@ -163,6 +165,17 @@ impl FileSourceBuilder {
         self
     }
 
+    /// Whether it is said which extended attributes files and directories have, as far as this
+    /// process may read them: those of `user.`, and access control lists. The receivers have to
+    /// [take](crate::stream::DirectorySink::attributes) them; what is kept there as it is gets
+    /// them, too, and loses others of these kinds. Those of `security.` and `trusted.` never go,
+    /// which are between a file and one machine. Up to 64 MiB of them go in a stream. Default: no.
+    #[must_use]
+    pub fn attributes(mut self, yes: bool) -> Self {
+        self.attributes = yes;
+        self
+    }
+
     fn part(
         mut self,
         path: PathBuf,
@@ -188,7 +201,7 @@ impl FileSourceBuilder {
         if self.parts.is_empty() {
             return Err(SourceError::Empty);
         }
-        let mut survey = Survey::new(self.filter, self.links);
+        let mut survey = Survey::new(self.filter, self.links, self.attributes);
         for part in &self.parts {
             match part.tree {
                 true => survey.add_tree(part)?,

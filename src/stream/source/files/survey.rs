@@ -5,22 +5,24 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::builder::{SourceLinks, SourcePart, TreeFilter};
 use super::identity::Identity;
 use super::{FileSource, ItemPlace, Skipped, SourceItem, TreeRoot};
 use crate::storage::{BackEndChoice, DirectIo};
+use crate::stream::attributes::ATTRIBUTE_BYTES_MAX;
+use crate::stream::file_attributes::{NamedValue, read_attributes};
 use crate::stream::open_files::OpenFiles;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories};
 use crate::stream::source::relative;
-use crate::stream::{Entry, EntryKind, Manifest, Modified, Owner, SourceError};
+use crate::stream::{Attribute, Entry, EntryKind, Manifest, Modified, Owner, SourceError};
 
 /// Things that were left out and are remembered by their paths.
 const SKIPPED_MAX: usize = 1000;
@@ -34,6 +36,9 @@ pub(super) struct Survey {
     skipped_paths: Vec<Skipped>,
     filter: TreeFilter,
     links: SourceLinks,
+    says_attributes: bool,
+    /// Bytes of the extended attributes that were found.
+    attribute_bytes: u64,
 }
 
 /// A directory that is held open, and the name of what is in it.
@@ -92,6 +97,7 @@ struct FoundEntry {
     kind: EntryKind,
     mode: u32,
     owner: Owner,
+    attributes: Vec<NamedValue>,
     size: u64,
     modified: (i64, i64),
     sparse: bool,
@@ -116,10 +122,11 @@ impl FoundEntry {
 
 impl Survey {
     /// Nothing yet.
-    pub(super) fn new(filter: TreeFilter, links: SourceLinks) -> Self {
+    pub(super) fn new(filter: TreeFilter, links: SourceLinks, says_attributes: bool) -> Self {
         Self {
             filter,
             links,
+            says_attributes,
             ..Self::default()
         }
     }
@@ -146,6 +153,14 @@ impl Survey {
         let owners = self.found.iter().map(|found| found.owner).collect();
         let manifest = manifest.and_then(|manifest| match says_owners {
             true => manifest.with_owners(owners),
+            false => Ok(manifest),
+        });
+        let attributes = self.found.iter().enumerate().flat_map(|(number, found)| {
+            let named = found.attributes.iter();
+            named.map(move |(name, value)| (number, Attribute { name, value }))
+        });
+        let manifest = manifest.and_then(|manifest| match self.says_attributes {
+            true => manifest.with_attributes(attributes),
             false => Ok(manifest),
         });
         let manifest = manifest.map_err(|error| SourceError::Manifest(error.to_string()))?;
@@ -181,7 +196,8 @@ impl Survey {
             });
         }
         // Said now, not when half of the others are there.
-        File::open(path).map_err(|error| SourceError::os(path, &error))?;
+        let file = File::open(path).map_err(|error| SourceError::os(path, &error))?;
+        let attributes = self.attributes_of(file, path)?;
         let name = part.name.as_deref().map(str::as_bytes);
         let last = path.file_name().unwrap_or(path.as_os_str()).as_bytes();
         let name = name.unwrap_or(last);
@@ -205,6 +221,7 @@ impl Survey {
                 user: found.uid(),
                 group: found.gid(),
             },
+            attributes,
             size: range.end - range.start,
             modified: identity.modified,
             sparse: has_holes(found.blocks(), found.len()),
@@ -261,11 +278,13 @@ impl Survey {
         let fd = at.root.directory.directory(&of.below, false);
         let fd = fd.map_err(failed)?;
         let own = rustix::fs::fstat(&fd).map_err(|error| failed(error.into()))?;
+        let attributes = self.attributes_of(&fd, &path)?;
         self.found.push(FoundEntry {
             name: name.clone(),
             kind: EntryKind::Directory,
             mode: own.st_mode,
             owner: owner_of(&own),
+            attributes,
             size: 0,
             modified: (own.st_mtime, own.st_mtime_nsec as i64),
             sparse: false,
@@ -351,7 +370,11 @@ impl Survey {
             }
             FileType::RegularFile => {
                 let size = found.stat.st_size as u64;
+                let attributes = self.attributes_at((fd, last), is_link, &found.path)?;
                 self.push(found, EntryKind::File, size, is_link);
+                if let Some(pushed) = self.found.last_mut() {
+                    pushed.attributes = attributes;
+                }
             }
             FileType::Symlink if self.links == SourceLinks::Keep => {
                 let target = rustix::fs::readlinkat(fd, OsStr::from_bytes(last), Vec::new());
@@ -378,6 +401,7 @@ impl Survey {
             kind,
             mode: found.stat.st_mode,
             owner: owner_of(&found.stat),
+            attributes: Vec::new(),
             size,
             modified: identity.modified,
             sparse: kind == EntryKind::File && has_holes,
@@ -390,6 +414,49 @@ impl Survey {
                 identity: Some(identity),
             },
         });
+    }
+
+    /// The extended attributes of a file in a directory, where they are said.
+    fn attributes_at(
+        &mut self,
+        (fd, last): (&OwnedFd, &[u8]),
+        is_followed: bool,
+        path: &Path,
+    ) -> Result<Vec<NamedValue>, SourceError> {
+        if !self.says_attributes {
+            return Ok(Vec::new());
+        }
+        // A FIFO that is there meanwhile is not waited for.
+        let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        flags.set(OFlags::NOFOLLOW, !is_followed);
+        let file = rustix::fs::openat(fd, OsStr::from_bytes(last), flags, Mode::empty());
+        let file = file.map_err(|error| SourceError::os(path, &error.into()))?;
+        self.attributes_of(file, path)
+    }
+
+    /// Those of what is open.
+    fn attributes_of(
+        &mut self,
+        file: impl AsFd,
+        path: &Path,
+    ) -> Result<Vec<NamedValue>, SourceError> {
+        if !self.says_attributes {
+            return Ok(Vec::new());
+        }
+        let found = read_attributes(file);
+        let found = found.map_err(|error| SourceError::os(path, &error.into()))?;
+        let lens = found.iter().map(|(name, value)| name.len() + value.len());
+        self.attribute_bytes += lens.sum::<usize>() as u64;
+        match self.attribute_bytes <= ATTRIBUTE_BYTES_MAX {
+            true => Ok(found),
+            // Said before they fill the memory.
+            false => Err(SourceError::Other(format!(
+                "{}: with those of this one, extended attributes have more than {} MiB: send \
+                 fewer files at a time, or without extended attributes (--xattrs)",
+                path.display(),
+                ATTRIBUTE_BYTES_MAX >> 20
+            ))),
+        }
     }
 
     fn skip(&mut self, path: PathBuf, what: &'static str) {

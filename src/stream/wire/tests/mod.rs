@@ -89,6 +89,7 @@ fn opening_has_these_bytes() {
         manifest_bytes: 0x3a,
         bytes: 0x1_0001,
         blocks: 0x12,
+        attribute_bytes: 0,
         identity: StreamIdentity {
             key: [5; 16],
             stamp: [6; 16],
@@ -347,6 +348,41 @@ fn owners_have_these_bytes() {
 }
 
 #[test]
+fn attributes_have_these_bytes() {
+    let part = AttributePart {
+        stream: STREAM,
+        first: 0x0102,
+        bytes: b"part",
+    };
+    golden(
+        Message::Attributes(part),
+        bytes(15, 0, S, 4, &[&[2, 1]]),
+        b"part",
+    );
+    Message::parse(&bytes(15, 0, S, 0, &[]), &[]).expect_err("nothing");
+    let open = Open {
+        stream: STREAM,
+        flags: OpenFlags::CRC32C | OpenFlags::ATTRIBUTES,
+        block_bytes: 0x1000,
+        entries: 1,
+        manifest_bytes: 0x3a,
+        bytes: 1,
+        blocks: 1,
+        attribute_bytes: 0x0403_0201,
+        identity: StreamIdentity::default(),
+    };
+    let numbers = [1_u64, 0x3a, 1, 1].map(u64::to_le_bytes).concat();
+    let body = |more: u8| [&numbers[..], &[0, 0x10, 0, 0, more, 1, 2, 3, 4]].concat();
+    golden(
+        Message::Open(open),
+        bytes(3, 1, S, 32, &[&body(8)]),
+        &[0; 32],
+    );
+    let unasked = bytes(3, 1, S, 32, &[&body(0)]);
+    Message::parse(&unasked, &[0; 32]).expect_err("they are not said");
+}
+
+#[test]
 fn what_is_compared_has_these_bytes() {
     let sums = Sums {
         stream: STREAM,
@@ -484,6 +520,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             manifest_bytes: 30,
             bytes: 5000,
             blocks: 2,
+            attribute_bytes: 0,
             identity: StreamIdentity::default(),
         }),
         Message::Manifest(ManifestPart {
@@ -504,6 +541,11 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
                 user: U32::ZERO,
                 group: U32::ZERO,
             }],
+        }),
+        Message::Attributes(AttributePart {
+            stream,
+            first: 6,
+            bytes: b"some",
         }),
         Message::Sums(Sums {
             stream,

@@ -36,6 +36,7 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     near.any_links = args.any_links;
     near.sums = args.sums;
     near.owners = args.owners;
+    near.xattrs = args.xattrs;
     near.allow_delete = args.delete;
     near.protect.clone_from(&args.exclude);
     near.unprotect.clone_from(&args.include);
