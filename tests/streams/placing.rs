@@ -398,8 +398,17 @@ fn owners_are_the_senders_where_a_receiver_takes_them() {
     });
 }
 
+/// Of what its owner may not write, too.
 fn set_attribute(path: &Path, name: &str, value: &[u8]) -> rustix::io::Result<()> {
-    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())
+    let had = fs::metadata(path).unwrap().permissions();
+    let writable = fs::Permissions::from_mode(had.mode() | 0o600);
+    fs::set_permissions(path, writable).unwrap();
+    let set = rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty());
+    // The list for access is the rights.
+    if name != "system.posix_acl_access" {
+        fs::set_permissions(path, had).unwrap();
+    }
+    set
 }
 
 fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
@@ -413,7 +422,6 @@ fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
 /// are taken away.
 #[test]
 fn attributes_are_the_senders_where_a_receiver_takes_them() {
-    use std::os::unix::fs::PermissionsExt;
     let probe = tempfile::tempdir().unwrap();
     if set_attribute(probe.path(), "user.probe", b"1").is_err() {
         println!(

@@ -1153,11 +1153,11 @@ fn owners_of_many_files_are_said_in_parts() {
 #[test]
 fn attributes_of_many_files_are_said_in_parts() {
     let mut world = world(&[0; 30], &[false], 8, 2, NO_FAULTS, 12);
-    world.attribute(2, &[7; 60_000]);
+    world.attribute(2, &[7; 5000]);
     world.check_complete();
     let incoming = world.incoming.unwrap();
     let of_last = incoming.manifest().attributes(29).expect("they are said");
-    let value = &[7; 60_000];
+    let value = &[7; 5000];
     let name = b"user.some";
     assert!(of_last.eq([Attribute { name, value }]));
 }

@@ -73,8 +73,9 @@ fn rights_of(entry: &Entry<'_>) -> Mode {
     Mode::from_raw_mode(u32::from(entry.mode & 0o777))
 }
 
-/// Gives these files the sender's rights, and owners and attributes if it says them; and, if that is asked for,
-/// sees to it that each of them is on the device, where whoever wrote it may not have put it.
+/// Gives these files the sender's rights, and owners and extended attributes if it says them; and,
+/// if that is asked for, sees to it that each of them is on the device, where whoever wrote it may
+/// not have put it.
 ///
 /// # Errors
 /// One was changed meanwhile, or can't be given its rights or owner, or be synced.
