@@ -29,7 +29,7 @@ pub(crate) const VALUE_MAX: usize = 65_536;
 pub(crate) const ATTRIBUTE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of memory that a list takes for each encoded byte, where its parts have grown to twice
 /// what they need.
-pub(crate) const ATTRIBUTE_MEMORY: u64 = 4;
+pub(crate) const ATTRIBUTE_MEMORY: u64 = 3;
 
 const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
@@ -51,11 +51,11 @@ struct AttributeWire {
     reserved: U16,
 }
 
-/// Where an attribute lies.
+/// Where an attribute lies. There may be millions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct AttributePlace {
-    entry: u64,
-    begin: usize,
+    entry: u32,
+    begin: u32,
 }
 
 /// The attributes of a stream.
@@ -100,7 +100,11 @@ impl AttributeList {
             if self.last() >= Some((entry, attribute.name)) {
                 return Err(wrong(entry, "it is out of order, or there twice"));
             }
-            let begin = self.parsed;
+            // A manifest has no more entries, nor more bytes of attributes.
+            let place = (u32::try_from(entry), u32::try_from(self.parsed));
+            let (Ok(entry), Ok(begin)) = place else {
+                return Err(wrong(entry, "there can't be such an entry"));
+            };
             self.parsed += len;
             self.places.push(AttributePlace { entry, begin });
         }
@@ -109,11 +113,11 @@ impl AttributeList {
 
     fn last(&self) -> Option<(u64, &[u8])> {
         let place = self.places.last()?;
-        Some((place.entry, self.at(place)?.name))
+        Some((place.entry.into(), self.at(place)?.name))
     }
 
     fn at(&self, place: &AttributePlace) -> Option<Attribute<'_>> {
-        let parsed = parse(&self.encoded[place.begin..]);
+        let parsed = parse(&self.encoded[place.begin as usize..]);
         parsed.ok().flatten().map(|(_, attribute, _)| attribute)
     }
 
@@ -129,14 +133,16 @@ impl AttributeList {
 
     /// The numbers of the entries that have some, as often as they have.
     pub(crate) fn entries(&self) -> impl Iterator<Item = u64> {
-        self.places.iter().map(|place| place.entry)
+        self.places.iter().map(|place| place.entry.into())
     }
 
     /// Those of an entry.
     pub(crate) fn of(&self, entry: u64) -> impl Iterator<Item = Attribute<'_>> {
-        let first = self.places.partition_point(|place| place.entry < entry);
+        let first = self
+            .places
+            .partition_point(|place| u64::from(place.entry) < entry);
         let behind = self.places[first..].iter();
-        let its = behind.take_while(move |place| place.entry == entry);
+        let its = behind.take_while(move |place| u64::from(place.entry) == entry);
         its.filter_map(|place| self.at(place))
     }
 
@@ -275,6 +281,10 @@ mod tests {
             let refused = list.push(0, Attribute { name, value: b"" });
             refused.expect_err("no name that is sent");
         }
+        let far = encoded(1 << 32, b"user.a", b"");
+        AttributeList::default()
+            .feed(&far)
+            .expect_err("no such entry");
         // Judged by what is said of it, before it comes.
         let mut bytes = encoded(0, b"user.a", &[0; VALUE_MAX + 1]);
         bytes.truncate(16);

@@ -74,7 +74,14 @@ pub(super) fn admit(open: &Open, settings: &IncomingSettings) -> Result<(), Refu
     let names = open.manifest_bytes.saturating_sub(least);
     Refusal::limit(RefusalCode::NAMES, names, limits.name_bytes)?;
     let attributes = u64::from(open.attribute_bytes);
-    Refusal::limit(RefusalCode::BYTES, attributes, ATTRIBUTE_BYTES_MAX)?;
+    if attributes > ATTRIBUTE_BYTES_MAX {
+        let limit = ATTRIBUTE_BYTES_MAX;
+        return Err(Refusal {
+            code: RefusalCode::BYTES,
+            details: [attributes, limit],
+            reason: format!("{attributes} bytes of extended attributes, the limit is {limit}"),
+        });
+    }
     Refusal::limit(RefusalCode::BUSY, memory_of(open), settings.memory_left)
 }
 
