@@ -47,8 +47,8 @@ impl AttributeFailure {
             _ => "it can't be set",
         };
         format!(
-            "{file}: extended attribute {name}: {why} ({errno}): send without extended attributes \
-             (FileSourceBuilder::attributes, fabricast send --xattrs), or receive elsewhere"
+            "{file}: extended attribute {name}: {why} ({errno}): send without --xattrs \
+             (FileSourceBuilder::attributes), or receive where it can be set"
         )
     }
 }
@@ -146,5 +146,20 @@ fn value(file: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
             Err(Errno::NODATA) => return Ok(None),
             Err(errno) => return Err(errno),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_attributes_is_named_before_anything_is_set() {
+        let proc = std::fs::File::open("/proc").expect("it is there");
+        assert!(read_attributes(&proc).expect("none").is_empty());
+        let failure = check_kind(&proc, b"user.some").expect_err("it takes none");
+        let text = failure.text("a/file");
+        let said = "a/file: extended attribute user.some: the file system here does not take it";
+        assert!(text.starts_with(said), "{text}");
     }
 }

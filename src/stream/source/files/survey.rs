@@ -452,7 +452,7 @@ impl Survey {
             // Said before they fill the memory.
             false => Err(SourceError::Other(format!(
                 "{}: with those of this one, extended attributes have more than {} MiB: send \
-                 fewer files at a time, or without extended attributes (--xattrs)",
+                 fewer files at a time, or without --xattrs (FileSourceBuilder::attributes)",
                 path.display(),
                 ATTRIBUTE_BYTES_MAX >> 20
             ))),
