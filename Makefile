@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout capi install deb fuzz-capi count fmt clippy doc clean
+.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout bench-transfers capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 30
 N ?= 10
 BUSY ?= 4
 BENCH_RUNS ?= 15
+TRANSFER_RUNS ?= 5
 BENCH_DIR ?=
 RATE ?= 1000
 SOAK_SECONDS ?= 60
@@ -120,6 +121,11 @@ bench-readout: ## event building beside a builder over ZeroMQ, in pairs (BENCH_R
 	@for pin in $(PIN); do \
 	    python3 benches/peers/readout_pairs.py --pairs $(BENCH_RUNS) --pin $$pin --size $(READOUT_SIZES); \
 	done
+
+bench-transfers: ## files to another process beside rsync, xrdcp and tar | nc | tar (TRANSFER_RUNS=5; each SKIPPED where it is not installed)
+	@scripts/setup.sh run
+	@cargo build --release -p fabricast-cli
+	@python3 benches/peers/transfers.py --runs $(TRANSFER_RUNS)
 
 capi: ## the library for C and C++ programs, with its headers, in target/capi/release
 	@scripts/setup.sh run
