@@ -875,7 +875,12 @@ fn give_said_attributes(
 
 /// Owner, rights and time of modification.
 fn dress_in_mode(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::Result<()> {
-    let mode = u32::from(entry.mode & 0o777);
+    give_owner_and_rights(&fd, entry, owner)?;
+    Ok(rustix::fs::futimens(&fd, &times_of(entry))?)
+}
+
+/// Owner, if the sender says one, and rights; nothing is done to a file that has them.
+fn give_owner_and_rights(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::Result<()> {
     // Before the rights, which the kernel may take away with it.
     if let Some(owner) = owner
         && owner != owner_of(&rustix::fs::fstat(&fd)?)
@@ -883,11 +888,11 @@ fn dress_in_mode(fd: impl AsFd, entry: &Entry<'_>, owner: Option<Owner>) -> io::
         let (user, group) = ids_of(owner)?;
         rustix::fs::fchown(&fd, Some(user), Some(group))?;
     }
-    // A file that was made with them may have them.
-    if Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != Mode::from_raw_mode(mode) {
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+    let rights = unchanged::rights_of(entry);
+    if Mode::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != rights {
+        rustix::fs::fchmod(&fd, rights)?;
     }
-    Ok(rustix::fs::futimens(&fd, &times_of(entry))?)
+    Ok(())
 }
 
 fn owner_of(found: &rustix::fs::Stat) -> Owner {

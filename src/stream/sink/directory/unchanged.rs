@@ -3,12 +3,9 @@
 
 use std::io;
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, chownat, fchmod, fchown, fdatasync, fstat,
-};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chownat, fdatasync, fstat};
 
-use super::{give_said_attributes, ids_of, owner_of};
+use super::{give_owner_and_rights, give_said_attributes, ids_of, owner_of};
 use crate::stream::block_set::BlockSet;
 use crate::stream::sink::beneath::{Beneath, OpenDirectories, split};
 use crate::stream::sink::{Kept, SinkError, StreamOffer};
@@ -69,7 +66,8 @@ pub(super) fn check(
     Ok(has_rights && owner.is_none_or(|owner| owner == owner_of(found)))
 }
 
-fn rights_of(entry: &Entry<'_>) -> Mode {
+/// The rights that the file of an entry gets.
+pub(super) fn rights_of(entry: &Entry<'_>) -> Mode {
     Mode::from_raw_mode(u32::from(entry.mode & 0o777))
 }
 
@@ -93,12 +91,12 @@ pub(super) fn settle(
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
         let owner = offer.manifest.owner(number);
-        let ids = owner.map(ids_of).transpose().map_err(failed)?;
         let (parent, last) = split(name);
         let parent = open.get(directory, parent, false).map_err(failed)?;
         // A link is synced with its directory.
         if entry.kind == EntryKind::Link {
-            if let Some((user, group)) = ids {
+            if let Some(owner) = owner {
+                let (user, group) = ids_of(owner).map_err(failed)?;
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
                 let given = chownat(parent.fd(), last, Some(user), Some(group), flags);
                 given.map_err(|error| failed(error.into()))?;
@@ -110,22 +108,10 @@ pub(super) fn settle(
         let found = fstat(&file).map_err(|error| failed(error.into()))?;
         check(&entry, None, Some(&found))?;
         give_said_attributes(&file, offer, (number, &entry))?;
-        let settle = || {
-            if let Some((user, group)) = ids
-                && owner != Some(owner_of(&found))
-            {
-                fchown(&file, Some(user), Some(group))?;
-            }
-            // Behind the owner, which takes rights away.
-            if Mode::from_raw_mode(fstat(&file)?.st_mode) != rights_of(&entry) {
-                fchmod(&file, rights_of(&entry))?;
-            }
-            if sync_each {
-                fdatasync(&file)?;
-            }
-            Ok(())
-        };
-        settle().map_err(|error: Errno| failed(error.into()))?;
+        give_owner_and_rights(&file, &entry, owner).map_err(failed)?;
+        if sync_each {
+            fdatasync(&file).map_err(|error| failed(error.into()))?;
+        }
     }
     Ok(())
 }
