@@ -1,5 +1,7 @@
 //! The command `fabricast`: what the library does, from a shell. A thin client of it.
 
+#[cfg(feature = "bench")]
+mod bench;
 mod doctor;
 mod failure;
 mod info;
@@ -95,6 +97,10 @@ enum Command {
     /// event
     #[command(subcommand, after_help = readout::args::EXAMPLES)]
     Readout(readout::args::Command),
+    /// Measure messages between two processes, and show what was measured
+    #[cfg(feature = "bench")]
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// What this machine has, and which way GPU memory takes over each network provider
     Info(info::InfoArgs),
     /// What this machine lacks, one line each, with what mends it; each provider is tried
@@ -134,6 +140,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
+        #[cfg(feature = "bench")]
+        Command::Bench(command) => bench::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "pages")]
         Command::Man(args) => pages::man(Cli::command(), &args),
