@@ -36,10 +36,10 @@ use fabricast_capi::settings::{FCAST_HEADER_FIXED, FCAST_OFF, fcast_settings};
 use fabricast_capi::status::{FCAST_AGAIN, FCAST_OK, fcast_last_error, fcast_status};
 
 use fabricast_bench::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
-use fabricast_bench::clock::{Deadline, Sampler};
-use fabricast_bench::error::{Failure, fail};
 use fabricast_bench::client::arrived;
+use fabricast_bench::clock::{Deadline, Sampler};
 use fabricast_bench::control::Control;
+use fabricast_bench::error::{Failure, fail};
 use fabricast_bench::server::{Kept, Receiving, Through, Wish};
 use fabricast_bench::{CONNECT, Incoming, payloads};
 

@@ -14,12 +14,12 @@ use fabricast::object::{
 };
 use fabricast::{Fabric, Region};
 
+use crate::parse_size;
 use fabricast_bench::child::Guard;
 use fabricast_bench::clock::Deadline;
 use fabricast_bench::error::{Failure, fail};
 use fabricast_bench::host::{cpu_seconds, thread_cpu_seconds};
 use fabricast_bench::json::{number, text};
-use crate::parse_size;
 
 /// Longer than any measurement: no transfer is cut off.
 const BUDGET: Duration = Duration::from_secs(1800);

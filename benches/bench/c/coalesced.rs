@@ -22,8 +22,8 @@ use fabricast_capi::status::FCAST_AGAIN;
 use super::{Endpoint, check, open, settings};
 use fabricast_bench::case::{Arrived, Case, Header, Pacer, Sent};
 use fabricast_bench::clock::{Deadline, Sampler};
-use fabricast_bench::{CONNECT, LONE, POLL_EVERY, per_buffer};
 use fabricast_bench::error::Failure;
+use fabricast_bench::{CONNECT, LONE, POLL_EVERY, per_buffer};
 
 /// Messages that one call gives, or takes, at most.
 const MESSAGES: usize = 64;

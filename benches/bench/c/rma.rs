@@ -18,10 +18,10 @@ use fabricast_capi::window::{
 use fabricast_capi::window_operations::fcast_window_write;
 
 use super::{Endpoint, check, header, memory, open, settings};
+use fabricast_bench::CONNECT;
 use fabricast_bench::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
 use fabricast_bench::clock::{Deadline, Sampler};
 use fabricast_bench::error::{Failure, fail};
-use fabricast_bench::CONNECT;
 
 /// Payload bytes of a mark.
 const MARK: usize = 8;

@@ -258,8 +258,16 @@ impl Figures {
             return fail("figures without a figure");
         };
         let numbers: Result<Vec<f64>, _> = numbers.iter().map(|word| word.parse()).collect();
-        let [gb_per_s, msgs_per_s, messages, p50_us, p99_us, p999_us, mean_us, cpu_s_per_gb] =
-            numbers?[..]
+        let [
+            gb_per_s,
+            msgs_per_s,
+            messages,
+            p50_us,
+            p99_us,
+            p999_us,
+            mean_us,
+            cpu_s_per_gb,
+        ] = numbers?[..]
         else {
             return fail("figures of another number");
         };

@@ -153,6 +153,10 @@ mod tests {
         for text in ["", "7", "[1]", "{"] {
             assert!(Node::of_text(text).is_none(), "{text}");
         }
-        assert!(!Node::of_text("{}").expect("an object").shares_clock_with(&node));
+        assert!(
+            !Node::of_text("{}")
+                .expect("an object")
+                .shares_clock_with(&node)
+        );
     }
 }

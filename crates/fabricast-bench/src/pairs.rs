@@ -134,14 +134,12 @@ pub fn run(
             ours: ours.get(runs.len()).cloned(),
             bare: bare.get(runs.len()).cloned(),
         });
-        ratios.extend(
-            ours.last()
-                .zip(bare.last())
-                .map(|(ours, bare)| match case.operation.is_latency() {
-                    true => ours.p50_us / bare.p50_us,
-                    false => ours.gb_per_s / bare.gb_per_s,
-                }),
-        );
+        ratios.extend(ours.last().zip(bare.last()).map(|(ours, bare)| {
+            match case.operation.is_latency() {
+                true => ours.p50_us / bare.p50_us,
+                false => ours.gb_per_s / bare.gb_per_s,
+            }
+        }));
         let by_itself = only.is_none() && baseline == Side::Bare;
         if let (Operation::Coalesced, true, Some(ours)) = (case.operation, by_itself, ours.last()) {
             let send = runner.run(Side::Ours, &case.of_buffers())?;

@@ -131,9 +131,9 @@ fn begin(about: &About, case: &Case) -> String {
         Some(timed) => text(&mut line, "timed", timed),
         None => raw(&mut line, "timed", "null"),
     }
-    let (longest, many) = about
-        .gaps
-        .map_or((f64::NAN, f64::NAN), |(longest, many)| (longest, many as f64));
+    let (longest, many) = about.gaps.map_or((f64::NAN, f64::NAN), |(longest, many)| {
+        (longest, many as f64)
+    });
     number(&mut line, "gap_max_us", longest);
     number(&mut line, "gaps_over_100us", many);
     line

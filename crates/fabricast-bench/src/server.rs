@@ -190,7 +190,8 @@ impl Wish {
             case.subscribers,
             case.rate,
             u8::from(case.one_way),
-            case.gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string()),
+            case.gpu
+                .map_or_else(|| "-".to_owned(), |gpu| gpu.to_string()),
         )
     }
 
@@ -242,11 +243,7 @@ impl Wish {
                 subscribers: subscribers.parse()?,
                 rate: rate.parse()?,
                 one_way: one_way == "1",
-                gpu: if gpu == "-" {
-                    None
-                } else {
-                    Some(gpu.parse()?)
-                },
+                gpu: if gpu == "-" { None } else { Some(gpu.parse()?) },
                 begin: None,
             },
             back: if back == "-" {

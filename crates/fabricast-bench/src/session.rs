@@ -101,11 +101,10 @@ pub struct Member {
 
 impl Member {
     fn text(&self) -> String {
-        let core = self.core.map_or_else(|| "-".to_owned(), |it| it.to_string());
-        format!(
-            "{:016x} {} {} {core}",
-            self.session, self.number, self.of
-        )
+        let core = self
+            .core
+            .map_or_else(|| "-".to_owned(), |it| it.to_string());
+        format!("{:016x} {} {} {core}", self.session, self.number, self.of)
     }
 
     fn parse(words: &[&str]) -> Option<Self> {
@@ -369,7 +368,15 @@ mod tests {
         let text = MEMBER.text();
         let said: Vec<_> = text.split(' ').collect();
         assert_eq!(Member::parse(&said), Some(MEMBER));
-        for text in ["", "1 0 1", "x 0 1 -", "1 1 1 -", "1 0 257 -", "1 0 1 x", "1 -1 1 -"] {
+        for text in [
+            "",
+            "1 0 1",
+            "x 0 1 -",
+            "1 1 1 -",
+            "1 0 257 -",
+            "1 0 1 x",
+            "1 -1 1 -",
+        ] {
             assert_eq!(Member::parse(&words(text)), None, "{text}");
         }
     }

@@ -155,9 +155,7 @@ impl Team {
     /// When one does not end.
     pub fn end(self) -> Result<(), Failure> {
         for worker in self.workers {
-            let Worker {
-                to, mut guard, ..
-            } = worker;
+            let Worker { to, mut guard, .. } = worker;
             drop(to);
             guard.wait(Duration::from_secs(20))?;
         }

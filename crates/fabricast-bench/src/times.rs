@@ -122,7 +122,15 @@ mod tests {
         }
         assert!((times.at(50.0) - 12.3).abs() < 0.1, "{}", times.at(50.0));
         assert!(Times::of_text("-").expect("none").is_empty());
-        for text in ["", "1", "1:", "x:1", "1:1,", "-1:2", "1:99999999999999999999"] {
+        for text in [
+            "",
+            "1",
+            "1:",
+            "x:1",
+            "1:1,",
+            "-1:2",
+            "1:99999999999999999999",
+        ] {
             assert!(Times::of_text(text).is_err(), "{text:?}");
         }
         let many = format!("1:{0},2:{0}", u64::MAX - 1);
