@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout bench-transfers capi install deb fuzz-capi count fmt clippy doc clean
+.PHONY: help setup demo readout test check rounds test-gpu info models conformance packages verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout bench-transfers capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -66,6 +66,10 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites and 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh conformance single
+
+packages: ## what a registry asks for: each package built from its archive, a user's lock file, docs.rs, the oldest Rust, deny.toml (minutes)
+	@scripts/setup.sh test
+	@scripts/test.sh packages outside docs_rs msrv deny
 
 verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="fabricast demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
