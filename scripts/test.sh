@@ -3,8 +3,8 @@
 #
 #   test.sh             what a user trusts his build by: the tests over libfabric of the system
 #   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, a user without rights, no
-#                       features, every program
-#   test.sh PART...     these parts: build abi suite capi doc, those of `check`: second mixed sanitized plain bare programs, and the long
+#                       features, every program, a short round beside other programs
+#   test.sh PART...     these parts: build abi suite capi doc, those of `check`: second mixed sanitized plain bare programs peers, and the long
 #                       ones: library loom asan capi_asan, and what a registry asks for: packages outside docs_rs msrv deny
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 all_parts=(build abi suite capi doc)
 # `make check`.
-check_parts=(build second mixed sanitized plain bare programs)
+check_parts=(build second mixed sanitized plain bare programs peers)
 # Long ones, by name only: `make models`.
 long_parts=(library loom asan capi_asan conformance single soak packages outside docs_rs msrv deny)
 # Those with tests that do more with FABRICAST_SOAK=1.
@@ -290,6 +290,17 @@ run_sanitized() {
 # Each must build; what they measure or show is looked at by nobody here.
 run_programs() {
     part programs "all examples and benches" 600 -n cargo build "${everything[@]}" --examples --bins
+}
+
+# Behind the parts build and programs. That each program starts and says what peers.py reads; no figure is looked at.
+run_peers() {
+    local built=${CARGO_TARGET_DIR:-target}/debug title="one short round of fabricast beside other programs"
+    if [[ -x $built/bench && -x $built/slow_subscriber && -x $built/fabricast ]]; then
+        part peers "$title" 180 -n python3 benches/peers/peers.py --rounds 1 --seconds 0.05 --file-bytes 1M --files 100 \
+            --bench "$built/bench" --slow-subscriber "$built/slow_subscriber" --fabricast "$built/fabricast"
+    else
+        skipped peers "$title" "SKIPPED: bench, slow_subscriber or fabricast is not built here (the parts build and programs)"
+    fi
 }
 
 # The library with AddressSanitizer in it, too: what C does to it, and what it does to C's memory.
