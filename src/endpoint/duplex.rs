@@ -33,6 +33,8 @@ use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::id::ConnectionId;
 use crate::memory::Access;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedAs;
 use crate::process::Here;
 use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::liveness::LivenessTimeouts;
@@ -149,6 +151,7 @@ impl DuplexConfig {
             },
             fence_timeout: self.fence_timeout,
             watch: TcpWatch::default(),
+            watched: WatchedAs::of(WatchedKind::Duplex),
         }
     }
 

@@ -21,6 +21,9 @@ use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::StreamCells;
 use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
@@ -78,6 +81,8 @@ pub(super) struct SenderTools {
     pub(super) dialers: Vec<Dialer>,
     pub(super) routes: HashMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
+    /// What all transfers count.
+    pub(super) watched: WatchedCells<StreamCells>,
     /// Since when reads are under way, and none has come back.
     pub(super) reads_since: Option<Instant>,
 }
@@ -105,10 +110,12 @@ impl SenderTools {
             }
             dialers.push(dialer);
         }
+        let name = config.stream.name.as_deref();
         Ok(Self {
             network,
             dialers,
             routes: HashMap::new(),
+            watched: WatchedCells::new(WatchedKind::StreamSender, name),
             config,
             reads_since: None,
         })
