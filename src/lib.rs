@@ -28,6 +28,8 @@
 //! [key](stream::PresharedKey).
 
 #![deny(unsafe_code)]
+// Which feature an item needs, in the pages of docs.rs, which builds with a nightly compiler.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // What the tests of this package share names it so.
 #[cfg(all(test, not(loom)))]
@@ -47,10 +49,10 @@ pub mod fabric;
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
-mod histogram;
 mod id;
 mod in_flight;
 pub mod memory;
+pub mod metrics;
 pub mod object;
 mod poll;
 mod protocol;
@@ -171,6 +173,8 @@ mod documents {
     struct Gpu;
     #[doc = include_str!("../docs/guide/limits.md")]
     struct Limits;
+    #[doc = include_str!("../docs/guide/metrics.md")]
+    struct Metrics;
     #[doc = include_str!("../docs/guide/objects.md")]
     struct Objects;
     #[doc = include_str!("../docs/guide/providers.md")]

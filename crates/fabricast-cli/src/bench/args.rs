@@ -232,6 +232,8 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    /// Show what was measured, or what differs between two measurements
+    Report(super::report::ReportArgs),
     /// One of several clients, which another one started
     #[command(hide = true)]
     Client,

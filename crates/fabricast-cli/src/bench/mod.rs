@@ -6,7 +6,7 @@
 //!      └──────────► measure ◄───────┘
 //!                      │ fabricast-bench (pairs, team)      serve ── the other end
 //!                      ├─► table, on the terminal
-//!                      └─► output ── JSON lines, CSV
+//!                      └─► output ── JSON lines, CSV ──► report ── text, charts, what has changed
 //! ```
 
 pub(crate) mod args;
@@ -15,6 +15,7 @@ mod measure;
 mod output;
 mod plan;
 pub(crate) mod reach;
+pub(crate) mod report;
 pub(crate) mod serve;
 mod table;
 
@@ -25,6 +26,7 @@ use crate::failure::Failure;
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
+        Some(BenchCommand::Report(args)) => report::run(args),
         Some(BenchCommand::Client) => measure::work(),
         Some(BenchCommand::Server { told }) => serve::serve_client(*told),
         None if args.listen.is_some() => serve::listen(args),
