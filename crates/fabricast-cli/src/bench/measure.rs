@@ -57,8 +57,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         .map_err(|failure| hint(args, failure));
     reached.close(measured.is_ok());
     // What was measured before it failed is not lost.
-    output.close()?;
-    measured
+    let written = output.close();
+    measured.and(written)
 }
 
 /// What to do about a server that is not reached.

@@ -107,12 +107,18 @@ fn assert_measured(case: &Value) {
 fn each_operation_is_measured_on_this_machine() {
     let Some(program) = program() else { return };
     let dir = temp();
-    let [json, csv] = ["a.jsonl", "a.csv"].map(|name| dir.path().join(name));
+    let [json, csv, html] = ["a.jsonl", "a.csv", "a.html"].map(|name| dir.path().join(name));
     let all = OPERATIONS.join(",");
     let options = ["--op", &all, "--json", text(&json), "--csv", text(&csv)];
     // A block of a stream has more bytes than a packed message.
-    let ended = end_of(local(&program, &options).args(["--size", "64,8K"]));
+    let mut command = local(&program, &options);
+    let ended = end_of(command.args(["--size", "64,8K", "--html", text(&html)]));
     ended.assert_ok();
+    let page = fs::read_to_string(&html).expect("written");
+    assert!(
+        page.contains("<svg") && page.contains("rma-write"),
+        "no chart"
+    );
     let (facts, cases) = measured(&fs::read_to_string(json).expect("written"));
     assert_eq!(facts["format"], 1);
     assert_eq!(facts["loopback"], true);
