@@ -576,7 +576,7 @@ impl Server {
         let mut sender = Sender::connect(self.domain, case, to)?;
         self.connect_both(&mut sender)?;
         let mut pacer = Pacer::new(case);
-        while let Some(header) = pacer.next() {
+        while let Some(header) = pacer.next_header() {
             if !sender.post(header)? {
                 return fail("a ping was refused");
             }
@@ -616,7 +616,9 @@ pub(crate) fn send<T>(
     loop {
         let before = sender.out;
         while waiting < BATCH && sender.out + waiting < sender.parts {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if !header.is_mark() {
                 waiting += 1;
             } else if waiting > 0 || !sender.post(header)? {

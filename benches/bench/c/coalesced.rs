@@ -217,7 +217,7 @@ pub(crate) fn send<T>(
         lone.push(u32::try_from(pushed.elapsed().as_nanos()).unwrap_or(u32::MAX));
     }
     let mut buffers = 0;
-    while let Some(header) = pacer.next() {
+    while let Some(header) = pacer.next_header() {
         if header.is_mark() {
             sender.push(header.to_tag(), &bytes, 1, &mut pacer)?;
             check(fcast_flush(sender.endpoint.handle))?;

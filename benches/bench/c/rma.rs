@@ -112,7 +112,9 @@ pub(crate) fn run(
     let mut pacer = Pacer::new(case);
     loop {
         while !client.free.is_empty() {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if header.is_end() && client.free.len() < case.depth {
                 // The server leaves when it hears of the end: nothing may need it any more.
                 break;

@@ -195,7 +195,9 @@ pub(crate) fn publish<T>(
     let mut pacer = Pacer::new(case);
     loop {
         while let Some(&index) = free.front() {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             for sender in &senders {
                 if !sender.post(index, header)? {
                     return fail("the provider's queue is full");
@@ -259,7 +261,9 @@ pub(crate) fn send<T>(
     let mut pacer = Pacer::new(case);
     loop {
         while let Some(&index) = free.front() {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if !sender.post(index, header)? {
                 break;
             }
@@ -301,7 +305,7 @@ pub(crate) fn ping_pong<T>(
     };
     let mut free: Vec<usize> = (0..case.depth).collect();
     let mut pacer = Pacer::new(case);
-    while let Some(header) = pacer.next() {
+    while let Some(header) = pacer.next_header() {
         let index = free.pop().ok_or_else(|| Failure::of("no free send"))?;
         if !sender.post(index, header)? {
             return fail("the provider's queue is full in a ping-pong");

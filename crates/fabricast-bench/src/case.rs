@@ -493,7 +493,7 @@ impl Pacer {
 
     /// The header of the next message; none when the end mark was sent.
     #[inline]
-    pub fn next(&mut self) -> Option<Header> {
+    pub fn next_header(&mut self) -> Option<Header> {
         if self.phase == Phase::Over {
             return None;
         }
@@ -519,7 +519,7 @@ impl Pacer {
         };
     }
 
-    /// The message of `next` was posted.
+    /// The message of `next_header` was posted.
     #[inline]
     pub fn sent(&mut self) {
         self.warm_messages = self.warm_messages.saturating_sub(1);
@@ -544,7 +544,7 @@ impl Pacer {
         self.next = Header::DATA;
     }
 
-    /// The message of `next` came back.
+    /// The message of `next_header` came back.
     #[inline]
     pub fn returned(&mut self) {
         if self.phase == Phase::Timed && self.half_ns.len() < self.half_ns.capacity() {

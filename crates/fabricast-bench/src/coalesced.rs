@@ -164,7 +164,7 @@ pub(crate) fn send<T>(
     let mut pacer = Pacer::new(case);
     let lone = sender.lone(&bytes, &mut pacer)?;
     let mut buffers = 0;
-    while let Some(header) = pacer.next() {
+    while let Some(header) = pacer.next_header() {
         if header.is_mark() {
             sender.push(header.to_tag(), &bytes, &mut pacer)?;
             sender.endpoint.flush();
@@ -274,7 +274,7 @@ pub(crate) fn bare_send<T>(
     let (bytes, batch) = (vec![7_u8; case.size], per_buffer(case));
     let mut out = vec![0_u8; case.buffer + 64];
     let mut pacer = Pacer::new(case);
-    while let Some(header) = pacer.next() {
+    while let Some(header) = pacer.next_header() {
         let count = if header.is_mark() { 1 } else { batch };
         let len = pack(&mut out, header.to_tag(), &bytes, count);
         stream.write_all(&out[..len])?;

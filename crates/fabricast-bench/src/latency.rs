@@ -416,9 +416,10 @@ pub(crate) fn send(
     control.say(&wish.line())?;
     let to: PeerAddr = control.expect("ready", patience(case))?.parse()?;
     let mut sender = Sender::connect(&domain, case, to)?;
-    match &mut back {
-        Some(back) => drop(connect_both(&mut sender, back)?),
-        None => drop(sender.endpoint.wait_connected()?),
+    if let Some(back) = &mut back {
+        connect_both(&mut sender, back)?;
+    } else {
+        sender.endpoint.wait_connected()?;
     }
     let mut wire = Wire {
         sender,

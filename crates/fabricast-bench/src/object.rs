@@ -36,7 +36,9 @@ pub(crate) fn drive(
     let mut sampler = Sampler::new(case.limit());
     while !pacer.is_over() {
         while mover.free() > 0 {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if header.is_mark() {
                 if mover.free() < case.depth {
                     break;

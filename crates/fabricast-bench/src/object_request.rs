@@ -15,7 +15,7 @@ pub(crate) fn drive(
 ) -> Result<(Sent, Arrived), Failure> {
     let mut pacer = Pacer::new(case);
     let mut sampler = Sampler::new(case.limit());
-    while let Some(header) = pacer.next() {
+    while let Some(header) = pacer.next_header() {
         if header.is_mark() {
             mark(control, header.is_end())?;
             sampler.on_message(header);

@@ -360,7 +360,9 @@ pub(crate) fn send<T>(
     let mut pacer = Pacer::new(case);
     loop {
         while !sender.payloads.is_empty() {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if !sender.post(header)? {
                 break;
             }
@@ -407,7 +409,7 @@ impl PingPong {
         let mut sender = Sender::connect(&self.domain, case, to.into())?;
         connect_both(&mut sender, &mut self.receiver)?;
         let mut pacer = Pacer::new(case);
-        while let Some(header) = pacer.next() {
+        while let Some(header) = pacer.next_header() {
             if !sender.post(header)? {
                 return fail("a ping was refused");
             }

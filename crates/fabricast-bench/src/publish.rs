@@ -240,7 +240,9 @@ impl Publisher {
         let mut pacer = Pacer::new(case);
         loop {
             while !self.payloads.is_empty() {
-                let Some(header) = pacer.next() else { break };
+                let Some(header) = pacer.next_header() else {
+                    break;
+                };
                 if !self.publish(header)? {
                     break;
                 }

@@ -45,12 +45,15 @@ impl fmt::Debug for Kept {
     }
 }
 
+/// What the two halves of a run measured.
+pub type Halves = (Sent, Arrived);
+
 /// The operations by [`Side::C`], which this crate does not link: a program that does gives both
 /// halves.
 #[derive(Clone, Copy, Debug)]
 pub struct Through {
     /// Runs a wish, once it has said it to the server.
-    pub client: fn(&mut Control, &mut Wish, Duration) -> Result<(Sent, Arrived), Failure>,
+    pub client: fn(&mut Control, &mut Wish, Duration) -> Result<Halves, Failure>,
     /// Answers it.
     pub server: fn(&Wish, &mut Control, &mut Kept) -> Result<Arrived, Failure>,
 }

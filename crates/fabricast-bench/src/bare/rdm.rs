@@ -377,7 +377,9 @@ pub(crate) fn send<T>(
     let mut pacer = Pacer::new(case);
     loop {
         while let Some(&index) = free.front() {
-            let Some(header) = pacer.next() else { break };
+            let Some(header) = pacer.next_header() else {
+                break;
+            };
             if !node.send(to, (&headers, &payloads), case.size, index, header)? {
                 break;
             }

@@ -258,14 +258,13 @@ impl BenchArgs {
     }
 
     pub(crate) fn seconds(&self) -> f64 {
-        self.seconds
-            .unwrap_or(if self.is_tour() { 0.3 } else { 1.0 })
+        let usual = if self.is_tour() { 0.3 } else { 1.0 };
+        self.seconds.unwrap_or(usual)
     }
 
     pub(crate) fn runs(&self) -> usize {
-        self.runs
-            .unwrap_or(if self.is_tour() { 3 } else { 6 })
-            .into()
+        let usual = if self.is_tour() { 3 } else { 6 };
+        self.runs.unwrap_or(usual).into()
     }
 }
 
