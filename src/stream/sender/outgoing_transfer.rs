@@ -140,7 +140,8 @@ impl OutgoingTransfer {
             shared,
         } = begin;
         let peers = peers.into_iter().enumerate();
-        let peers = peers.map(|(number, peer)| TransferPeer::new(peer, number, tools.now()));
+        let peers = peers
+            .map(|(number, peer)| TransferPeer::new(peer, number, options.timeline, tools.now()));
         let mut this = Self {
             peers: peers.collect(),
             cursor: 0,
@@ -479,7 +480,7 @@ impl OutgoingTransfer {
                     crc: sums.crc,
                     content: sums.content,
                 });
-                self.hand_out(&ready, done.took, hash_time);
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Ok(ReadOutcome::Pack(read, payload)) => {
                 let hash_time = self.add_hashes(&read);
@@ -491,12 +492,13 @@ impl OutgoingTransfer {
                     contents,
                     payload,
                 });
-                self.hand_out(&ready, done.took, hash_time);
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Ok(ReadOutcome::Zeros(summed)) => {
                 let hash_time = self.add_hashes(&summed);
                 let blocks = summed.into_iter().map(|(block, sums)| (block, sums.crc));
-                self.hand_out(&Ready::Zeros(blocks.collect()), done.took, hash_time);
+                let ready = Ready::Zeros(blocks.collect());
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Err(error) => self.fail_all(&source_failed(error), tools),
         }
@@ -512,9 +514,9 @@ impl OutgoingTransfer {
         read.iter().map(|(_, sums)| sums.hash_time).sum()
     }
 
-    fn hand_out(&mut self, ready: &Ready, took: Duration, hash_time: Duration) {
+    fn hand_out(&mut self, ready: &Ready, took: Duration, hash_time: Duration, now: Instant) {
         for peer in &mut self.peers {
-            peer.on_read(ready.clone(), took, hash_time);
+            peer.on_read(ready.clone(), took, hash_time, now);
         }
     }
 
