@@ -148,7 +148,10 @@ impl DuplexConfig {
                 lost: Some(silence),
             },
             fence_timeout: self.fence_timeout,
-            watch: TcpWatch::default(),
+            watch: TcpWatch {
+                fill_long_ways: true,
+                ..TcpWatch::default()
+            },
         }
     }
 

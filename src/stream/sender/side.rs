@@ -9,7 +9,7 @@
 //! to, each peer that wants it; when the last is gone the buffer is free, and the next block is
 //! read into it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
+use crate::id::IdMap;
 use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
@@ -76,7 +77,7 @@ pub(super) struct Route {
 pub(super) struct SenderTools {
     pub(super) network: Network,
     pub(super) dialers: Vec<Dialer>,
-    pub(super) routes: HashMap<ConnectionId, Route>,
+    pub(super) routes: IdMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
     /// Since when reads are under way, and none has come back.
     pub(super) reads_since: Option<Instant>,
@@ -108,7 +109,7 @@ impl SenderTools {
         Ok(Self {
             network,
             dialers,
-            routes: HashMap::new(),
+            routes: IdMap::default(),
             config,
             reads_since: None,
         })

@@ -13,20 +13,25 @@ const LOOKS: u32 = 64 * YIELD;
 
 /// Until when something must have happened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     at: Instant,
     time: Duration,
 }
 
 impl Deadline {
-    pub(crate) fn after(time: Duration) -> Self {
+    /// So long from now.
+    pub fn after(time: Duration) -> Self {
         Self {
             at: Instant::now() + time,
             time,
         }
     }
 
-    pub(crate) fn check(&self, what: &str) -> Result<(), Failure> {
+    /// Looks at the clock.
+    ///
+    /// # Errors
+    /// When the time is over; it says what was waited for.
+    pub fn check(&self, what: &str) -> Result<(), Failure> {
         if Instant::now() > self.at {
             return fail(format!("waited {:?} for {what}", self.time));
         }
@@ -36,13 +41,14 @@ impl Deadline {
 
 /// A deadline that a polling loop can afford to look at.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     deadline: Deadline,
     empty: u32,
 }
 
 impl Patience {
-    pub(crate) fn new(limit: Duration) -> Self {
+    /// So long from now.
+    pub fn new(limit: Duration) -> Self {
         Self {
             deadline: Deadline::after(limit),
             empty: 0,
@@ -51,7 +57,7 @@ impl Patience {
 
     /// After each poll: what it found.
     #[inline]
-    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+    pub fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
         if found > 0 {
             self.on_something();
             return Ok(());

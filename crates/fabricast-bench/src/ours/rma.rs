@@ -81,7 +81,7 @@ impl Server {
                         .endpoint
                         .windows(connection)
                         .expose(slice, access);
-                    return exposed.map_err(|error| Failure(error.to_string()));
+                    return exposed.map_err(|error| Failure::new(error.to_string()));
                 }
             }
             deadline.check("a connection")?;
@@ -189,19 +189,19 @@ pub(crate) fn run(
     endpoint.wait_connected()?;
     let bytes: Result<Vec<u8>, _> = window()?.split(' ').map(str::parse).collect();
     let descriptor =
-        WindowDescriptor::parse(&bytes?).map_err(|error| Failure(error.to_string()))?;
+        WindowDescriptor::parse(&bytes?).map_err(|error| Failure::new(error.to_string()))?;
     let window = endpoint
         .windows()
         .open(&descriptor)
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let region = Region::host(case.depth * stride(case)).build()?;
     region
         .register(&domain)
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let pool = SharedBufferManager::allocate(2, MARK)?;
     pool.region()
         .register(&domain)
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let mut free = VecDeque::new();
     for place in 0..case.depth {
         let start = place * stride(case);

@@ -7,32 +7,79 @@ use crate::case::{Case, Operation, Side};
 use crate::client::{self, Figures};
 use crate::control::Control;
 use crate::error::Failure;
+use crate::server::Through;
 use crate::stats::{median, median_interval};
+use crate::times::Times;
+
+/// What runs one side of a case once, the server's half included.
+pub trait Runner {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When either half fails.
+    fn run(&mut self, side: Side, case: &Case) -> Result<Figures, Failure>;
+}
+
+/// A client in this process, alone.
+#[derive(Debug)]
+pub struct Alone<'a> {
+    /// Its connection to the server.
+    pub control: &'a mut Control,
+    /// The third side, where there is one.
+    pub through: Option<Through>,
+}
+
+impl Runner for Alone<'_> {
+    fn run(&mut self, side: Side, case: &Case) -> Result<Figures, Failure> {
+        client::run(self.control, side, case, self.through)
+    }
+}
+
+/// What one pair of runs gave; none of a side that was not asked for.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Through the library.
+    pub ours: Option<Figures>,
+    /// By the bare loop.
+    pub bare: Option<Figures>,
+}
 
 /// The medians of the runs of a case, and of the ratios of its pairs.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) ours: Figures,
-    pub(crate) bare: Figures,
-    pub(crate) pairs: usize,
-    pub(crate) ratio: f64,
-    pub(crate) ratio_lo: f64,
-    pub(crate) ratio_hi: f64,
-    /// Coalesced: our byte rate to `send` of whole buffers, and our message rate to a bare loop of
-    /// one message each.
-    pub(crate) to_send: Ratio,
-    pub(crate) to_single: Ratio,
-    /// The bare loop with a pause, and our rate to its.
-    pub(crate) paused: Figures,
-    pub(crate) to_paused: Ratio,
+pub struct Outcome {
+    /// The medians of our runs.
+    pub ours: Figures,
+    /// Those of the bare loop.
+    pub bare: Figures,
+    /// Pairs of runs.
+    pub pairs: usize,
+    /// The median of the pairs' ratios, ours to bare.
+    pub ratio: f64,
+    /// Where its 95 % interval begins.
+    pub ratio_lo: f64,
+    /// Where that ends.
+    pub ratio_hi: f64,
+    /// Coalesced: our byte rate to `send` of whole buffers.
+    pub to_send: Ratio,
+    /// Coalesced: our message rate to a bare loop of one message each.
+    pub to_single: Ratio,
+    /// The bare loop with a pause.
+    pub paused: Figures,
+    /// Our rate to its.
+    pub to_paused: Ratio,
+    /// Each pair by itself.
+    pub runs: Vec<Pair>,
 }
 
 /// The median of ratios, with its interval; NaN where none was measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ratio {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub struct Ratio {
+    /// The median.
+    pub median: f64,
+    /// Where its 95 % interval begins.
+    pub low: f64,
+    /// Where that ends.
+    pub high: f64,
 }
 
 impl Ratio {
@@ -47,14 +94,22 @@ impl Ratio {
 }
 
 /// Runs a case so many times by each of two sides, the baseline first, or by the `only` one.
-pub(crate) fn run(
-    control: &mut Control,
+///
+/// # Errors
+/// When a run fails.
+pub fn run(
+    runner: &mut impl Runner,
     case: &Case,
     pairs: usize,
     [baseline, compared]: [Side; 2],
     only: Option<Side>,
 ) -> Result<Outcome, Failure> {
+    let only = match case.operation.has_bare() {
+        true => only,
+        false => Some(compared),
+    };
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     let (mut to_send, mut to_single) = (Vec::new(), Vec::new());
     let (mut paused, mut to_paused) = (Vec::new(), Vec::new());
     let plain = case.without_pause();
@@ -69,38 +124,31 @@ pub(crate) fn run(
             if only.is_some_and(|only| only != side) {
                 continue;
             }
-            let figures = client::run(control, side, &plain)?;
+            let figures = runner.run(side, &plain)?;
             match side == baseline {
                 true => bare.push(figures),
                 false => ours.push(figures),
             }
         }
-        ratios.extend(
-            ours.last()
-                .zip(bare.last())
-                .map(|(ours, bare)| match case.operation {
-                    Operation::Send
-                    | Operation::Coalesced
-                    | Operation::Rdm
-                    | Operation::Publish
-                    | Operation::RmaWrite
-                    | Operation::RmaRead
-                    | Operation::ObjectGet
-                    | Operation::ObjectPut
-                    | Operation::ObjectRequest
-                    | Operation::ObjectHttp => ours.gb_per_s / bare.gb_per_s,
-                    Operation::Pingpong => ours.p50_us / bare.p50_us,
-                }),
-        );
+        runs.push(Pair {
+            ours: ours.get(runs.len()).cloned(),
+            bare: bare.get(runs.len()).cloned(),
+        });
+        ratios.extend(ours.last().zip(bare.last()).map(|(ours, bare)| {
+            match case.operation.is_latency() {
+                true => ours.p50_us / bare.p50_us,
+                false => ours.gb_per_s / bare.gb_per_s,
+            }
+        }));
         let by_itself = only.is_none() && baseline == Side::Bare;
         if let (Operation::Coalesced, true, Some(ours)) = (case.operation, by_itself, ours.last()) {
-            let send = client::run(control, Side::Ours, &case.of_buffers())?;
+            let send = runner.run(Side::Ours, &case.of_buffers())?;
             to_send.push(ours.gb_per_s / send.gb_per_s);
-            let single = client::run(control, Side::Bare, &case.of_single_messages())?;
+            let single = runner.run(Side::Bare, &case.of_single_messages())?;
             to_single.push(ours.msgs_per_s / single.msgs_per_s);
         }
         if case.has_pause() && baseline == Side::Bare && only != Some(Side::Ours) {
-            let figures = client::run(control, Side::Bare, case)?;
+            let figures = runner.run(Side::Bare, case)?;
             to_paused.extend(ours.last().map(|ours| ours.gb_per_s / figures.gb_per_s));
             paused.push(figures);
         }
@@ -117,6 +165,7 @@ pub(crate) fn run(
         to_single: Ratio::of(&to_single),
         paused: medians(&paused),
         to_paused: Ratio::of(&to_paused),
+        runs,
     })
 }
 
@@ -131,6 +180,10 @@ fn medians(runs: &[Figures]) -> Figures {
         p999_us: of(|run| run.p999_us),
         mean_us: of(|run| run.mean_us),
         cpu_s_per_gb: of(|run| run.cpu_s_per_gb),
+        times: runs.iter().fold(Times::default(), |mut all, run| {
+            all.add_all(&run.times);
+            all
+        }),
     }
 }
 

@@ -2,25 +2,51 @@
 
 use crate::case::{Case, Operation};
 use crate::client::Figures;
+use crate::error::Failure;
 use crate::json::{number, text};
 use crate::pairs::Outcome;
 use crate::stats::DECIDED;
+use crate::{host, ours};
 
 /// What all cases of a call have in common.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Setting {
-    pub(crate) provider: String,
-    pub(crate) libfabric: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The provider, as it calls itself.
+    pub provider: String,
+    /// The version of libfabric.
+    pub libfabric: String,
     /// None where there is no TCP.
-    pub(crate) congestion: Option<String>,
-    pub(crate) shape: String,
-    pub(crate) json: bool,
-    pub(crate) bare_connections: u8,
+    pub congestion: Option<String>,
+    /// What the library makes of the provider.
+    pub shape: String,
+    /// Which way payloads take: `host`, or of a GPU's memory `staged` or `direct`.
+    pub path: String,
+    /// Whether lines of JSON are printed.
+    pub json: bool,
+    /// Connections of the bare ping-pong.
+    pub bare_connections: u8,
 }
 
 impl Setting {
+    /// That of a case on this machine.
+    ///
+    /// # Errors
+    /// When its provider can't be opened here.
+    pub fn of(case: &Case, json: bool) -> Result<Self, Failure> {
+        let (provider, libfabric, shape) = ours::describe(case)?;
+        Ok(Self {
+            congestion: host::congestion_over(&provider),
+            provider,
+            libfabric,
+            shape,
+            path: "host".to_owned(),
+            json,
+            bare_connections: case.bare_connections,
+        })
+    }
+
     /// The line above the table.
-    pub(crate) fn print_head(&self, pinned: bool) {
+    pub fn print_head(&self, pinned: bool) {
         if self.json {
             return;
         }
@@ -52,7 +78,8 @@ impl Setting {
         );
     }
 
-    pub(crate) fn print(&self, case: &Case, outcome: &Outcome) {
+    /// A line of the table, or of JSON.
+    pub fn print(&self, case: &Case, outcome: &Outcome) {
         if self.json {
             println!("{}", self.json_line(case, outcome));
             return;
@@ -68,6 +95,7 @@ impl Setting {
             to_single,
             paused,
             to_paused,
+            runs: _,
         } = outcome;
         let pair = |ours: f64, bare: f64, digits: usize| {
             if ours.is_nan() && bare.is_nan() {
@@ -135,31 +163,36 @@ impl Setting {
 
     fn json_line(&self, case: &Case, outcome: &Outcome) -> String {
         let mut line = String::from("{");
-        text(&mut line, "op", case.operation.name());
-        text(&mut line, "provider", &self.provider);
-        text(&mut line, "libfabric", &self.libfabric);
-        let congestion = self.congestion.as_deref();
-        text(&mut line, "congestion", congestion.unwrap_or("none"));
-        text(&mut line, "shape", &self.shape);
-        text(&mut line, "path", "host");
-        number(&mut line, "size_bytes", case.size as f64);
-        number(&mut line, "depth", case.depth as f64);
-        figures(&mut line, "", &outcome.ours);
-        figures(&mut line, "bare_", &outcome.bare);
-        number(&mut line, "pairs", outcome.pairs as f64);
-        number(&mut line, "ratio", outcome.ratio);
-        number(&mut line, "ratio_lo", outcome.ratio_lo);
-        number(&mut line, "ratio_hi", outcome.ratio_hi);
-        coalesced(&mut line, case, outcome);
-        if case.has_pause() {
-            number(&mut line, "bare_pause_us", case.bare_pause_us as f64);
-            figures(&mut line, "paused_", &outcome.paused);
-            number(&mut line, "paused_ratio", outcome.to_paused.median);
-            number(&mut line, "paused_ratio_lo", outcome.to_paused.low);
-            number(&mut line, "paused_ratio_hi", outcome.to_paused.high);
-        }
+        self.keys(&mut line, case.operation.name(), case, outcome);
         line.push('}');
         line
+    }
+
+    /// The keys of a case, for a line of JSON.
+    pub(crate) fn keys(&self, line: &mut String, op: &str, case: &Case, outcome: &Outcome) {
+        text(line, "op", op);
+        text(line, "provider", &self.provider);
+        text(line, "libfabric", &self.libfabric);
+        let congestion = self.congestion.as_deref();
+        text(line, "congestion", congestion.unwrap_or("none"));
+        text(line, "shape", &self.shape);
+        text(line, "path", &self.path);
+        number(line, "size_bytes", case.size as f64);
+        number(line, "depth", case.depth as f64);
+        figures(line, "", &outcome.ours);
+        figures(line, "bare_", &outcome.bare);
+        number(line, "pairs", outcome.pairs as f64);
+        number(line, "ratio", outcome.ratio);
+        number(line, "ratio_lo", outcome.ratio_lo);
+        number(line, "ratio_hi", outcome.ratio_hi);
+        coalesced(line, case, outcome);
+        if case.has_pause() {
+            number(line, "bare_pause_us", case.bare_pause_us as f64);
+            figures(line, "paused_", &outcome.paused);
+            number(line, "paused_ratio", outcome.to_paused.median);
+            number(line, "paused_ratio_lo", outcome.to_paused.low);
+            number(line, "paused_ratio_hi", outcome.to_paused.high);
+        }
     }
 }
 
@@ -181,7 +214,7 @@ fn coalesced(line: &mut String, case: &Case, outcome: &Outcome) {
     }
 }
 
-fn figures(line: &mut String, prefix: &str, figures: &Figures) {
+pub(crate) fn figures(line: &mut String, prefix: &str, figures: &Figures) {
     let fields = [
         ("gb_per_s", figures.gb_per_s),
         ("msgs_per_s", figures.msgs_per_s),

@@ -3,21 +3,22 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// User and system time of this process so far.
-pub(crate) fn cpu_seconds() -> f64 {
+pub fn cpu_seconds() -> f64 {
     cpu_seconds_of(libc::RUSAGE_SELF)
 }
 
 /// The same of this thread.
-#[allow(dead_code, reason = "the other benches count whole processes")]
-pub(crate) fn thread_cpu_seconds() -> f64 {
+pub fn thread_cpu_seconds() -> f64 {
     cpu_seconds_of(libc::RUSAGE_THREAD)
 }
 
@@ -32,12 +33,84 @@ fn cpu_seconds_of(who: libc::c_int) -> f64 {
 }
 
 /// The number of cores that this process may use.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// The numbers of the cores that this thread may run on.
+pub fn allowed() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|&core| set.is_set(core))
+            .collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The same, if they are fewer than the machine has; none: this thread is not pinned.
+pub fn pinned() -> Vec<usize> {
+    let (allowed, all) = (allowed(), present());
+    match all.is_some_and(|all| allowed.len() < all) {
+        true => allowed,
+        false => Vec::new(),
+    }
+}
+
+/// How many cores this machine has.
+fn present() -> Option<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    let ranges = text.trim().split(',').map(|range| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        Some(to.parse::<usize>().ok()? + 1 - from.parse::<usize>().ok()?)
+    });
+    ranges.sum()
+}
+
+/// The network interface that has this address; none: none has.
+pub fn device_of(ip: IpAddr) -> Option<String> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: `first` is writable.
+    answer(unsafe { libc::getifaddrs(&raw mut first) }).ok()?;
+    let (mut found, mut next) = (None, first);
+    // SAFETY: the list is as getifaddrs(3) made it, and is freed below only.
+    while let (None, Some(entry)) = (&found, unsafe { next.as_ref() }) {
+        next = entry.ifa_next;
+        // SAFETY: an entry's address is null, or as long as its family says.
+        if unsafe { ip_of(entry.ifa_addr) } == Some(ip) {
+            // SAFETY: an entry's name ends with 0.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            found = Some(name.to_string_lossy().into_owned());
+        }
+    }
+    // SAFETY: it came from getifaddrs, and nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// The IP address of a socket's address, if it is one.
+///
+/// # Safety
+/// The address is null, or as long as its family says.
+pub unsafe fn ip_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's.
+    let family = i32::from(unsafe { addr.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: of this family it is a sockaddr_in.
+            let addr = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(addr.sin_addr.s_addr.to_ne_bytes().into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family it is a sockaddr_in6.
+            let addr = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(addr.sin6_addr.s6_addr.into())
+        }
+        _ => None,
+    }
+}
+
 /// Keeps this thread, and those and the processes that it starts, on one core.
-pub(crate) fn pin(core: usize) -> io::Result<()> {
+pub fn pin(core: usize) -> io::Result<()> {
     // SAFETY: a struct of integers.
     let mut set: libc::cpu_set_t = unsafe { zeroed() };
     // SAFETY: writes within the set; a core beyond it is ignored.
@@ -48,15 +121,14 @@ pub(crate) fn pin(core: usize) -> io::Result<()> {
 }
 
 /// Has the kernel kill this process when its parent ends, so that none is left behind.
-pub(crate) fn die_with_parent() -> io::Result<()> {
+pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: takes numbers only.
     answer(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
 }
 
 /// Has the kernel keep a process from running until it ends. It is a child of ours that nobody has
 /// waited for, so its number is its own.
-#[allow(dead_code, reason = "of `bench stalled` alone")]
-pub(crate) fn stop(child: &std::process::Child) -> io::Result<()> {
+pub fn stop(child: &std::process::Child) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     // SAFETY: takes numbers only.
     answer(unsafe { libc::kill(pid, libc::SIGSTOP) })
@@ -71,13 +143,13 @@ fn answer(rc: i32) -> io::Result<()> {
 }
 
 /// The congestion control that new TCP connections get here.
-pub(crate) fn congestion() -> String {
+pub fn congestion() -> String {
     fs::read_to_string(CONGESTION)
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// The same for connections over this provider; none where they are no connections of TCP.
-pub(crate) fn congestion_over(provider: &str) -> Option<String> {
+pub fn congestion_over(provider: &str) -> Option<String> {
     let row = fabricast::fabric::provider(provider)?;
     row.over_tcp.then(congestion)
 }
@@ -85,7 +157,7 @@ pub(crate) fn congestion_over(provider: &str) -> Option<String> {
 /// Moves this process, and the children that it starts, to a network namespace of its own where
 /// only `lo` is up, and sets the congestion control there. Before any thread is started: it is a
 /// property of the thread.
-pub(crate) fn enter_namespace(congestion: &str) -> io::Result<()> {
+pub fn enter_namespace(congestion: &str) -> io::Result<()> {
     // SAFETY: takes a number only.
     let own = answer(unsafe { libc::unshare(libc::CLONE_NEWNET) });
     if own.is_err() {

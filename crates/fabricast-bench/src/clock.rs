@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-pub(crate) use crate::deadline::{Deadline, Patience};
+pub use crate::deadline::{Deadline, Patience};
 
 use crate::case::{Arrived, Header};
 use crate::error::{Failure, fail};
@@ -11,7 +11,7 @@ use crate::host::cpu_seconds;
 
 /// Keeps the core busy for so many microseconds, and touches nothing.
 #[inline]
-pub(crate) fn spin(microseconds: u64) {
+pub fn spin(microseconds: u64) {
     if microseconds == 0 {
         return;
     }
@@ -23,7 +23,7 @@ pub(crate) fn spin(microseconds: u64) {
 
 /// Counts what arrives between the marks.
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     messages: u64,
     began: Option<(Instant, f64)>,
     ended: Option<(Instant, f64)>,
@@ -31,7 +31,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub(crate) fn new(limit: Duration) -> Self {
+    /// Counts nothing until the begin mark comes.
+    pub fn new(limit: Duration) -> Self {
         Self {
             messages: 0,
             began: None,
@@ -40,8 +41,9 @@ impl Sampler {
         }
     }
 
+    /// A message arrived.
     #[inline]
-    pub(crate) fn on_message(&mut self, header: Header) {
+    pub fn on_message(&mut self, header: Header) {
         self.messages += 1;
         if header.is_mark() {
             self.on_mark(header);
@@ -61,17 +63,26 @@ impl Sampler {
         }
     }
 
+    /// After each poll: what it found.
+    ///
+    /// # Errors
+    /// When the limit is over.
     #[inline]
-    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+    pub fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
         self.patience.on_poll(found)
     }
 
+    /// Whether the end mark arrived.
     #[inline]
-    pub(crate) fn done(&self) -> bool {
+    pub fn done(&self) -> bool {
         self.ended.is_some()
     }
 
-    pub(crate) fn arrived(&self) -> Result<Arrived, Failure> {
+    /// What was counted.
+    ///
+    /// # Errors
+    /// When a mark is missing.
+    pub fn arrived(&self) -> Result<Arrived, Failure> {
         let (Some((from, cpu_from)), Some((to, cpu_to))) = (self.began, self.ended) else {
             return fail("a mark is missing");
         };

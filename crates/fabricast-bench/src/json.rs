@@ -10,7 +10,7 @@ fn key(line: &mut String, key: &str) {
 }
 
 /// What was not measured is null: JSON has no NaN.
-pub(crate) fn number(line: &mut String, name: &str, value: f64) {
+pub fn number(line: &mut String, name: &str, value: f64) {
     key(line, name);
     let _ = if value.is_finite() {
         write!(line, "{value}")
@@ -19,7 +19,8 @@ pub(crate) fn number(line: &mut String, name: &str, value: f64) {
     };
 }
 
-pub(crate) fn text(line: &mut String, name: &str, value: &str) {
+/// A text, without what controls a terminal.
+pub fn text(line: &mut String, name: &str, value: &str) {
     key(line, name);
     line.push('"');
     for c in value.chars() {
@@ -30,4 +31,10 @@ pub(crate) fn text(line: &mut String, name: &str, value: &str) {
         }
     }
     line.push('"');
+}
+
+/// What is JSON already.
+pub fn raw(line: &mut String, name: &str, value: &str) {
+    key(line, name);
+    line.push_str(value);
 }

@@ -104,7 +104,7 @@ impl Subscribers {
             let publisher = endpoint.connect(to.into())?;
             endpoint
                 .subscribe(publisher, TAG)
-                .map_err(|error| Failure(error.to_string()))?;
+                .map_err(|error| Failure::new(error.to_string()))?;
             endpoints.push(endpoint);
         }
         Ok(Self { endpoints })

@@ -43,9 +43,9 @@ pub(crate) fn lend(case: &Case, control: &mut Control) -> Result<Arrived, Failur
     let region = Region::host(case.depth * stride(case)).build()?;
     let slice = region.slice(0..region.len())?;
     let memory = client.register(slice, operation(case).access());
-    let memory = memory.map_err(|error| Failure(error.to_string()))?;
+    let memory = memory.map_err(|error| Failure::new(error.to_string()))?;
     let token = memory.token(0..memory.len(), operation(case));
-    let token = token.map_err(|error| Failure(error.to_string()))?;
+    let token = token.map_err(|error| Failure::new(error.to_string()))?;
     control.say(&format!("ready {token}"))?;
     let arrived = match case.wait {
         Wait::Fd => object::hear(case, control),
@@ -127,7 +127,7 @@ pub(crate) fn run(
     let region = Region::host(case.depth * stride(case)).build()?;
     region
         .register(server.domain())
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let mut free = VecDeque::new();
     for place in 0..case.depth {
         let start = place * stride(case);

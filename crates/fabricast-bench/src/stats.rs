@@ -1,10 +1,10 @@
 //! Medians, quantiles, and the 95 % interval of a median.
 
 /// The widest interval of a ratio that decides anything.
-pub(crate) const DECIDED: f64 = 0.06;
+pub const DECIDED: f64 = 0.06;
 
 /// The median; NaN of nothing.
-pub(crate) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
@@ -16,7 +16,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 /// The value that a share of the sorted ones does not exceed.
-pub(crate) fn quantile(sorted: &[u32], share: f64) -> f64 {
+pub fn quantile(sorted: &[u32], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return f64::NAN;
     };
@@ -28,7 +28,7 @@ pub(crate) fn quantile(sorted: &[u32], share: f64) -> f64 {
 /// k-th largest, with the greatest k for which a fair coin, tossed for each value, falls on one
 /// side fewer than k times in 2.5 % of cases. Fewer than six values can't give it: then it is from
 /// the least to the greatest.
-pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
+pub fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();

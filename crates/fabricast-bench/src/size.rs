@@ -1,7 +1,7 @@
 //! Sizes on the command line.
 
 /// A number of bytes, with K, M or G for powers of 1024.
-pub(crate) fn parse(text: &str) -> Option<usize> {
+pub fn parse(text: &str) -> Option<usize> {
     let (digits, shift) = match text.chars().last() {
         Some('k' | 'K') => (&text[..text.len() - 1], 10),
         Some('m' | 'M') => (&text[..text.len() - 1], 20),

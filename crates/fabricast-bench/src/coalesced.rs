@@ -19,6 +19,7 @@ use fabricast::{
 
 use crate::case::{Arrived, Case, Header, Pacer, Sent};
 use crate::clock::Sampler;
+use crate::control::accept;
 use crate::error::{Failure, fail};
 use crate::ours;
 
@@ -27,13 +28,13 @@ const FRONT: usize = 16;
 /// The bit that says that a tag follows.
 const TAG: u32 = 1 << 23;
 /// Messages that are sent alone, to see how long they take to leave.
-pub(crate) const LONE: usize = 200;
+pub const LONE: usize = 200;
 /// Buffers that are filled between two polls, which take what completed.
-pub(crate) const POLL_EVERY: usize = 8;
+pub const POLL_EVERY: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Messages of a size that fit a buffer behind each other.
-pub(crate) fn per_buffer(case: &Case) -> usize {
+pub fn per_buffer(case: &Case) -> usize {
     ((case.buffer - FRONT) / (4 + case.size)).max(1)
 }
 
@@ -205,7 +206,7 @@ impl BareServer {
 
     /// Reads the stream, and takes each whole buffer apart.
     pub(crate) fn receive(self, case: &Case) -> Result<Arrived, Failure> {
-        let (mut stream, _) = self.listener.accept()?;
+        let mut stream = accept(&self.listener, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut sampler = Sampler::new(case.limit());
         let mut room = vec![0_u8; 4 * case.buffer];

@@ -58,7 +58,7 @@ impl Answering {
             let object = object.ok_or_else(|| Failure::of("a request too many"))?;
             let deadline = Instant::now() + BUDGET;
             let accepted = self.channel.handle_get(&token, 0, object, 0, deadline);
-            accepted.map_err(|refused| Failure(refused.to_string()))?;
+            accepted.map_err(|refused| Failure::new(refused.to_string()))?;
         }
         let done = self.channel.poll(&mut self.events)?;
         for event in self.events.drain(..) {
@@ -99,7 +99,7 @@ pub(crate) fn answer(case: &Case, control: &mut Control) -> Result<Arrived, Fail
     let region = Region::host(case.size).build()?;
     region
         .register(server.domain())
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let mut answering = Answering {
         receiver,
         sender,
@@ -129,7 +129,7 @@ impl Asking<'_> {
         let header = Header::from_tag(0).to_bytes();
         let message = buffer.freeze(text.len());
         let sent = self.sender.endpoint.send_data(message, &header, 0);
-        sent.map_err(|refused| Failure(refused.to_string()))?;
+        sent.map_err(|refused| Failure::new(refused.to_string()))?;
         let mut back = false;
         while !back {
             let found = self.receiver.poll(|_| {
@@ -168,7 +168,7 @@ fn texts(domain: &std::sync::Arc<Domain>) -> Result<SharedBufferManager, Failure
     let pool = SharedBufferManager::allocate(MESSAGES as u32, TEXT_MAX)?;
     pool.region()
         .register(domain)
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     Ok(pool)
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn run(
     let buffer = pool.try_acquire();
     let buffer = buffer.ok_or_else(|| Failure::of("no memory"))?;
     let memory = client.register(buffer, Access::WRITE);
-    let memory = memory.map_err(|error| Failure(error.to_string()))?;
+    let memory = memory.map_err(|error| Failure::new(error.to_string()))?;
     object_request::drive(case, control, |pacer| {
         let mut asking = Asking {
             receiver: &mut receiver,
@@ -204,7 +204,7 @@ pub(crate) fn run(
             pacer,
         };
         let got = client.get(&mut asking, &memory, 0..memory.len(), 0);
-        got.map_err(|error| Failure(error.to_string()))?;
+        got.map_err(|error| Failure::new(error.to_string()))?;
         Ok(())
     })
 }

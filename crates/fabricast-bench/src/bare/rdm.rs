@@ -33,7 +33,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn open(case: &Case, operations: usize) -> Result<Self, Failure> {
-        let library = sys::Library::load().map_err(|error| Failure(error.to_string()))?;
+        let library = sys::Library::load().map_err(|error| Failure::new(error.to_string()))?;
         let mut node = Self {
             library,
             info: find(library, case)?,
@@ -271,7 +271,7 @@ impl Drop for Node {
 
 /// The first answer of `fi_getinfo`, with the hints that `fabricast` gives.
 fn find(library: &'static sys::Library, case: &Case) -> Result<*mut sys::fi_info, Failure> {
-    let text = |text: &str| CString::new(text).map_err(|error| Failure(error.to_string()));
+    let text = |text: &str| CString::new(text).map_err(|error| Failure::new(error.to_string()));
     let hints = super::hints(library, case, sys::FI_EP_RDM)?;
     // SAFETY: allocated by the library, with all attributes.
     let head = unsafe { &mut *hints };

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::case::{Arrived, Case, Pacer, Sent};
-use crate::control::Control;
+use crate::control::{Control, accept};
 use crate::error::{Failure, fail};
 use crate::object;
 use crate::object_request;
@@ -42,7 +42,7 @@ fn head_len(bytes: &[u8]) -> Option<usize> {
 pub(crate) fn answer(case: &Case, control: &mut Control) -> Result<Arrived, Failure> {
     let listener = TcpListener::bind((case.node.as_str(), 0))?;
     control.say(&format!("ready {}", listener.local_addr()?))?;
-    let (mut stream, _) = listener.accept()?;
+    let mut stream = accept(&listener, object::patience(case))?;
     set_up(&stream)?;
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",

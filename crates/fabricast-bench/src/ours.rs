@@ -31,7 +31,8 @@ pub(crate) const FRAME: usize = 32 << 10;
 pub(crate) const FRAMES: u32 = 64;
 /// Payloads of a sender that packs: many more than frames in flight.
 const PACKED: usize = 4096;
-pub(crate) const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made.
+pub const CONNECT: Duration = Duration::from_secs(10);
 
 pub(crate) fn builder(case: &Case) -> FabricBuilder {
     let builder = Fabric::builder()
@@ -55,7 +56,7 @@ pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
 }
 
 /// Whether this library has the provider of a case.
-pub(crate) fn has_provider(case: &Case) -> bool {
+pub fn has_provider(case: &Case) -> bool {
     builder(case).open().is_ok()
 }
 
@@ -68,14 +69,19 @@ pub(crate) fn packing(case: &Case) -> Packing {
 }
 
 /// How a receiver receives.
-pub(crate) struct Incoming {
-    pub(crate) max_message: usize,
-    pub(crate) credits: u32,
-    pub(crate) slots: u32,
+#[derive(Debug)]
+pub struct Incoming {
+    /// Bytes of the longest message.
+    pub max_message: usize,
+    /// Messages that the sender may have in flight.
+    pub credits: u32,
+    /// Receive buffers.
+    pub slots: u32,
 }
 
 impl Incoming {
-    pub(crate) fn of(case: &Case) -> Self {
+    /// As both loops receive.
+    pub fn of(case: &Case) -> Self {
         let held = (HELD_BYTES / case.size).clamp(2, HELD);
         match case.pack {
             0 => Self {
@@ -94,7 +100,7 @@ impl Incoming {
 }
 
 /// Payloads of a sender, which take turns.
-pub(crate) fn payloads(case: &Case) -> usize {
+pub fn payloads(case: &Case) -> usize {
     match case.pack {
         0 => case.depth,
         _ => PACKED,
@@ -111,11 +117,27 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
                 .slots(with.slots)
         })
         .connection(|c| c.max_connections(1));
-    let addr = match case.local_node() {
+    Ok(ReceiveEndpoint::listen(domain, local_addr(case)?, config)?)
+}
+
+/// Where this end listens: at its address, whose port the system chooses, or by a name of the
+/// provider's.
+pub(crate) fn local_addr(case: &Case) -> Result<PeerAddr, Failure> {
+    Ok(match case.local_node() {
         Some(node) => SocketAddr::new(node.parse()?, 0).into(),
         None => "any".parse()?,
-    };
-    Ok(ReceiveEndpoint::listen(domain, addr, config)?)
+    })
+}
+
+/// That this end has the GPU of a case.
+pub(crate) fn check_gpu(case: &Case) -> Result<(), Failure> {
+    match case.gpu {
+        None => Ok(()),
+        Some(ordinal) => match fabricast::cuda::Device::new(ordinal) {
+            Ok(_) => Ok(()),
+            Err(why) => fail(format!("GPU {ordinal}: {why}")),
+        },
+    }
 }
 
 /// A send endpoint with its payloads, which take turns.
@@ -406,7 +428,7 @@ impl PingPong {
 }
 
 /// What the library says of the provider, for the report.
-pub(crate) fn describe(case: &Case) -> Result<(String, String, String), Failure> {
+pub fn describe(case: &Case) -> Result<(String, String, String), Failure> {
     let fabric = builder(case).open()?;
     let report = fabric.report();
     Ok((report.provider, report.library, report.shape.to_string()))

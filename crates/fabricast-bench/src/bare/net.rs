@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_void};
 use std::mem::{MaybeUninit, size_of};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use libfabric_sys as sys;
 use crate::case::Case;
 use crate::deadline::Deadline;
 use crate::error::{Failure, fail};
+use crate::host::ip_of;
 
 /// Completions read at once.
 pub(crate) const BATCH: usize = 32;
@@ -70,7 +71,7 @@ impl Net {
         dest: Option<SocketAddr>,
         connections: usize,
     ) -> Result<Self, Failure> {
-        let library = sys::Library::load().map_err(|error| Failure(error.to_string()))?;
+        let library = sys::Library::load().map_err(|error| Failure::new(error.to_string()))?;
         let info = find(library, case, dest)?;
         let queue = connections * completions_of(case, info) + 64;
         let mut net = Self {
@@ -246,7 +247,7 @@ pub(crate) fn hints(
             sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
     }
     let provider =
-        CString::new(case.provider.as_str()).map_err(|error| Failure(error.to_string()))?;
+        CString::new(case.provider.as_str()).map_err(|error| Failure::new(error.to_string()))?;
     // SAFETY: a text that ends with 0.
     let provider = unsafe { libc::strdup(provider.as_ptr()) };
     // SAFETY: as above; the library frees the copy with the hints.
@@ -260,7 +261,7 @@ pub(crate) fn find(
     case: &Case,
     dest: Option<SocketAddr>,
 ) -> Result<*mut sys::fi_info, Failure> {
-    let text = |text: &str| CString::new(text).map_err(|error| Failure(error.to_string()));
+    let text = |text: &str| CString::new(text).map_err(|error| Failure::new(error.to_string()));
     let hints = hints(library, case, sys::FI_EP_MSG)?;
     // SAFETY: allocated by the library.
     unsafe { (*hints).caps |= sys::FI_RMA };
@@ -304,7 +305,7 @@ impl Memory {
         let stride = bytes.next_multiple_of(SLOT);
         let region = Region::host(pieces * stride)
             .build()
-            .map_err(|error| Failure(error.to_string()))?;
+            .map_err(|error| Failure::new(error.to_string()))?;
         let mut mr = ptr::null_mut();
         // SAFETY: the domain is open; the memory stays mapped longer than the registration
         // (`drop`).
@@ -407,18 +408,18 @@ impl Server {
         })?;
         // SAFETY: it is open and bound.
         check("fi_listen", unsafe { sys::fi_listen(pep) })?;
-        let mut name = MaybeUninit::<libc::sockaddr_in>::zeroed();
-        let mut len = size_of::<libc::sockaddr_in>();
+        let mut name = MaybeUninit::<libc::sockaddr_in6>::zeroed();
+        let mut len = size_of::<libc::sockaddr_in6>();
         // SAFETY: it is open, the room has that length.
         let rc = unsafe { sys::fi_getname(pep.cast(), name.as_mut_ptr().cast(), &raw mut len) };
         check("fi_getname", rc)?;
         // SAFETY: zeroed, and any bits are valid.
         let name = unsafe { name.assume_init() };
-        if i32::from(name.sin_family) != libc::AF_INET {
-            return fail("the bare loop speaks IPv4 only");
-        }
-        let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
-        let addr = SocketAddrV4::new(ip, u16::from_be(name.sin_port)).into();
+        // SAFETY: of either family it is as long as that says, or shorter than the room.
+        let ip = unsafe { ip_of((&raw const name).cast()) };
+        let ip = ip.ok_or_else(|| Failure::of("the bare loop's listener has no IP address"))?;
+        // The port is at the same place in both.
+        let addr = SocketAddr::new(ip, u16::from_be(name.sin6_port));
         Ok(Self { net, pep, addr })
     }
 

@@ -8,45 +8,89 @@ use crate::case::{Arrived, Case, Operation, Sent, Side};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::publish::Publisher;
-use crate::server::Wish;
+use crate::server::{Through, Wish};
 use crate::stats::quantile;
-use crate::{bare, c, coalesced, http, ours};
+use crate::times::Times;
+use crate::{bare, coalesced, http, latency, ours, stream};
 
 /// What one run gave. What was not measured is NaN.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
-    pub(crate) gb_per_s: f64,
-    pub(crate) msgs_per_s: f64,
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Payload, 10^9 bytes a second.
+    pub gb_per_s: f64,
+    /// Messages a second, both ways counted.
+    pub msgs_per_s: f64,
     /// Messages between the marks, both ways counted.
-    pub(crate) messages: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
-    pub(crate) mean_us: f64,
-    pub(crate) cpu_s_per_gb: f64,
+    pub messages: f64,
+    /// The median time of a message, in microseconds.
+    pub p50_us: f64,
+    /// The time that 99 % of messages don't exceed.
+    pub p99_us: f64,
+    /// The time that 99.9 % of messages don't exceed.
+    pub p999_us: f64,
+    /// The mean time of a message.
+    pub mean_us: f64,
+    /// Processor seconds of both processes for 10^9 bytes.
+    pub cpu_s_per_gb: f64,
+    /// The times of all messages.
+    pub times: Times,
 }
 
+/// How long a peer that failed may take to say why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// Runs it once.
-pub(crate) fn run(control: &mut Control, side: Side, case: &Case) -> Result<Figures, Failure> {
+///
+/// # Errors
+/// When either half fails; [`Kind::Unreachable`] when the server is gone.
+///
+/// [`Kind::Unreachable`]: crate::error::Kind::Unreachable
+pub fn run(
+    control: &mut Control,
+    side: Side,
+    case: &Case,
+    through: Option<Through>,
+) -> Result<Figures, Failure> {
     let mut wish = Wish {
         side,
         case: case.clone(),
         back: None,
     };
-    run_side(control, &mut wish).map_err(|failure| {
-        Failure(format!(
+    run_side(control, &mut wish, through).map_err(|failure| {
+        // What the other end knows of it says more than what this one saw.
+        let failure = match control.last_words(LAST_WORDS) {
+            Some(words) if !failure.to_string().contains(&words.to_string()) => {
+                Failure::new(format!("{words} ({failure})")).is(words.kind())
+            }
+            _ => failure,
+        };
+        let kind = failure.kind();
+        Failure::new(format!(
             "{} {}: {failure}",
             side.name(),
             case.operation.name()
         ))
+        .is(kind)
     })
 }
 
-fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> {
+fn run_side(
+    control: &mut Control,
+    wish: &mut Wish,
+    through: Option<Through>,
+) -> Result<Figures, Failure> {
     let case = wish.case.clone();
     let patience = case.limit() + Duration::from_secs(10);
-    if wish.side == Side::C {
-        let (sent, arrived) = run_c(control, wish, patience)?;
+    let by_itself = match (wish.side, case.operation) {
+        (Side::C, _) => match through {
+            Some(through) => Some((through.client)(control, wish, patience)?),
+            None => return fail("this end has no C interface"),
+        },
+        (_, Operation::Stream) => Some(stream::send(&case, wish, control)?),
+        (_, Operation::Latency) => Some(latency::send(&case, wish, control)?),
+        _ => None,
+    };
+    if let Some((sent, arrived)) = by_itself {
         return Ok(Figures::new(&case, &arrived, sent));
     }
     let listener = match (wish.side, case.operation) {
@@ -93,35 +137,6 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     Ok(Figures::new(&case, &arrived, sent))
 }
 
-/// The client's half of what is measured through the C interface.
-fn run_c(
-    control: &mut Control,
-    wish: &mut Wish,
-    patience: Duration,
-) -> Result<(Sent, Arrived), Failure> {
-    let case = wish.case.clone();
-    let listener = match case.operation {
-        Operation::Pingpong => Some(c::Server::listen(&case)?),
-        _ => None,
-    };
-    wish.back = match &listener {
-        Some(listener) => Some(listener.addr.parse()?),
-        None => None,
-    };
-    control.say(&wish.line())?;
-    let to = control.expect("ready", patience)?;
-    let control = RefCell::new(control);
-    let window = || control.borrow_mut().expect("window", patience);
-    let arrived = || arrived(&control.borrow_mut().expect("arrived", patience)?);
-    match (listener, case.operation) {
-        (Some(listener), _) => listener.ping(&case, &to, arrived),
-        (None, Operation::Send | Operation::Rdm) => c::send(&case, &to, arrived),
-        (None, Operation::Coalesced) => c::coalesced::send(&case, &to, arrived),
-        (None, Operation::RmaWrite) => c::rma::run(&case, &to, window, arrived),
-        (None, operation) => fail(format!("{} is not run through C", operation.name())),
-    }
-}
-
 /// The client's half of what is measured of objects.
 fn run_object(
     control: &mut Control,
@@ -157,7 +172,11 @@ fn run_one_sided(
     }
 }
 
-pub(crate) fn arrived(line: &str) -> Result<Arrived, Failure> {
+/// What a server says that it received.
+///
+/// # Errors
+/// When it says something else.
+pub fn arrived(line: &str) -> Result<Arrived, Failure> {
     let mut words = line.split(' ');
     let mut word = || words.next().ok_or_else(|| Failure::of("a short report"));
     Ok(Arrived {
@@ -180,7 +199,24 @@ impl Figures {
             false => 1e-3,
         };
         let gigabytes = messages * case.size as f64 * 1e-9;
+        let mut times = sent.times.unwrap_or_default();
+        for &ns in &sent.half_ns {
+            times.add(u64::from(ns) * (us * 1e3) as u64);
+        }
         let mut half_ns = sent.half_ns;
+        if half_ns.is_empty() && !times.is_empty() {
+            return Self {
+                gb_per_s: gigabytes / arrived.elapsed_s,
+                msgs_per_s: messages / arrived.elapsed_s,
+                messages,
+                p50_us: times.at(50.0),
+                p99_us: times.at(99.0),
+                p999_us: times.at(99.9),
+                mean_us: times.mean(),
+                cpu_s_per_gb: (arrived.cpu_s + sent.cpu_s) / gigabytes,
+                times,
+            };
+        }
         half_ns.sort_unstable();
         let sum: f64 = half_ns.iter().map(|&ns| f64::from(ns)).sum();
         Self {
@@ -192,6 +228,82 @@ impl Figures {
             p999_us: quantile(&half_ns, 0.999) * us,
             mean_us: sum / half_ns.len() as f64 * us,
             cpu_s_per_gb: (arrived.cpu_s + sent.cpu_s) / gigabytes,
+            times,
+        }
+    }
+
+    /// All of them as one line, for another process.
+    pub fn line(&self) -> String {
+        format!(
+            "figures {} {} {} {} {} {} {} {} {}",
+            self.gb_per_s,
+            self.msgs_per_s,
+            self.messages,
+            self.p50_us,
+            self.p99_us,
+            self.p999_us,
+            self.mean_us,
+            self.cpu_s_per_gb,
+            self.times.text(),
+        )
+    }
+
+    /// Those of such a line, without its first word.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn of_line(line: &str) -> Result<Self, Failure> {
+        let words: Vec<_> = line.split(' ').collect();
+        let [numbers @ .., times] = &words[..] else {
+            return fail("figures without a figure");
+        };
+        let numbers: Result<Vec<f64>, _> = numbers.iter().map(|word| word.parse()).collect();
+        let [
+            gb_per_s,
+            msgs_per_s,
+            messages,
+            p50_us,
+            p99_us,
+            p999_us,
+            mean_us,
+            cpu_s_per_gb,
+        ] = numbers?[..]
+        else {
+            return fail("figures of another number");
+        };
+        Ok(Self {
+            gb_per_s,
+            msgs_per_s,
+            messages,
+            p50_us,
+            p99_us,
+            p999_us,
+            mean_us,
+            cpu_s_per_gb,
+            times: Times::of_text(times)?,
+        })
+    }
+
+    /// What several clients that ran at once have done together.
+    pub fn sum(all: &[Self]) -> Self {
+        let add = |of: fn(&Self) -> f64| all.iter().map(of).sum::<f64>();
+        let mut times = Times::default();
+        for one in all {
+            times.add_all(&one.times);
+        }
+        let (gb_per_s, messages) = (add(|it| it.gb_per_s), add(|it| it.messages));
+        let cpu = add(|it| it.cpu_s_per_gb * it.messages);
+        let nan_if_none = |value: f64| if times.is_empty() { f64::NAN } else { value };
+        Self {
+            gb_per_s,
+            msgs_per_s: add(|it| it.msgs_per_s),
+            messages,
+            p50_us: nan_if_none(times.at(50.0)),
+            p99_us: nan_if_none(times.at(99.0)),
+            p999_us: nan_if_none(times.at(99.9)),
+            mean_us: nan_if_none(times.mean()),
+            cpu_s_per_gb: cpu / messages,
+            times,
         }
     }
 }
