@@ -16,6 +16,8 @@ use crate::storage::stats::DirectionStats;
 pub(crate) enum Stall {
     /// Nothing: bytes are moving, or nothing is to be moved.
     None,
+    /// The connection, or the end of the pause before the next attempt. Only timelines tell it.
+    Connecting,
     Disk,
     Wire,
     Credits,
@@ -24,7 +26,7 @@ pub(crate) enum Stall {
 }
 
 impl Stall {
-    /// All but none.
+    /// Those that reports tell.
     pub(crate) const WAITS: [Self; 5] = [
         Self::Disk,
         Self::Wire,
@@ -59,7 +61,7 @@ impl Stalls {
 
     pub(crate) fn of(&self, what: Stall) -> Duration {
         match what {
-            Stall::None => Duration::ZERO,
+            Stall::None | Stall::Connecting => Duration::ZERO,
             Stall::Disk => self.disk,
             Stall::Wire => self.wire,
             Stall::Credits => self.credits,
@@ -70,7 +72,7 @@ impl Stalls {
 
     pub(crate) fn add(&mut self, what: Stall, spent: Duration) {
         match what {
-            Stall::None => {}
+            Stall::None | Stall::Connecting => {}
             Stall::Disk => self.disk += spent,
             Stall::Wire => self.wire += spent,
             Stall::Credits => self.credits += spent,
@@ -102,7 +104,7 @@ pub(crate) struct StallClock {
 impl StallClock {
     pub(crate) fn new(timeline: Option<TimelineRecorder>, now: Instant) -> Self {
         Self {
-            now: Stall::None,
+            now: Stall::Connecting,
             since: now,
             totals: Stalls::default(),
             timeline,

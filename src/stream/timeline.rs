@@ -15,6 +15,8 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TimelineSample {
+    /// The time in which there was no connection yet, or none any more; at a receiver, no stream.
+    pub connecting: Duration,
     /// The time that was spent waiting, by reason. What is left of the interval, bytes were moving.
     pub stalls: Stalls,
     /// Time that threads spent reading and computing checksums, all threads together. A thread says
@@ -33,6 +35,7 @@ impl TimelineSample {
         for what in Stall::WAITS {
             self.stalls.add(what, other.stalls.of(what));
         }
+        self.connecting += other.connecting;
         self.read_time += other.read_time;
         self.write_time += other.write_time;
         self.hash_time += other.hash_time;
@@ -79,12 +82,9 @@ impl Timeline {
 
     /// For how long of a sample bytes were moving and nothing was waited for.
     pub fn moving(&self, sample: usize) -> Duration {
-        let stalls = self
-            .samples
-            .get(sample)
-            .map(|it| it.stalls)
-            .unwrap_or_default();
-        self.length(sample).saturating_sub(stalls.all())
+        let other = self.samples.get(sample);
+        let other = other.map_or(Duration::ZERO, |it| it.connecting + it.stalls.all());
+        self.length(sample).saturating_sub(other)
     }
 
     /// Of how many addresses of the peer it is known what went by them. At a receiver of none.
@@ -128,7 +128,10 @@ impl TimelineRecorder {
 
     /// This was waited for.
     pub(crate) fn on_waited(&mut self, what: Stall, from: Instant, to: Instant) {
-        self.spread(from, to, |sample, time| sample.stalls.add(what, time));
+        self.spread(from, to, |sample, time| match what {
+            Stall::Connecting => sample.connecting += time,
+            what => sample.stalls.add(what, time),
+        });
     }
 
     /// A thread is done with reading, which took so long, so much of it for the hash.

@@ -86,7 +86,9 @@ fn check_timeline(report: &StreamReport) -> &Timeline {
     assert_eq!(sum(|it| it.read_time), report.read_time);
     assert_eq!(sum(|it| it.write_time), report.write_time);
     let moving: Duration = (0..samples.len()).map(|n| timeline.moving(n)).sum();
-    assert_eq!(moving + report.stalls.all(), report.took);
+    let connecting = sum(|it| it.connecting);
+    assert!(connecting > Duration::ZERO, "{timeline:?}");
+    assert_eq!(moving + connecting + report.stalls.all(), report.took);
     timeline
 }
 

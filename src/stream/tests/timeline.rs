@@ -13,8 +13,11 @@ enum Happening {
 
 fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
-        (0..6usize)
-            .prop_map(|n| Happening::Waits(Stall::WAITS.get(n).copied().unwrap_or(Stall::None))),
+        (0..7usize).prop_map(|n| Happening::Waits(match n {
+            0 => Stall::None,
+            1 => Stall::Connecting,
+            n => Stall::WAITS[n - 2],
+        })),
         (0..40_000u64, 0..1000u64).prop_map(|(took, hash)| Happening::Read(took, hash.min(took))),
         (0..40_000u64).prop_map(Happening::Written),
         (0..1_000_000u64, 0..3usize).prop_map(|(bytes, address)| Happening::Bytes(bytes, address)),
@@ -94,8 +97,11 @@ proptest! {
                 let expected: Duration = of_it.map(|(_, span)| overlap(interval, *span)).sum();
                 prop_assert_eq!(sample.stalls.of(what), expected, "sample {} {:?}", n, what);
             }
-            let length = timeline.length(n);
-            prop_assert_eq!(timeline.moving(n) + sample.stalls.all(), length);
+            let of_it = spans.iter().filter(|(it, _)| *it == Stall::Connecting);
+            let expected: Duration = of_it.map(|(_, span)| overlap(interval, *span)).sum();
+            prop_assert_eq!(sample.connecting, expected);
+            let others = sample.connecting + sample.stalls.all();
+            prop_assert_eq!(timeline.moving(n) + others, timeline.length(n));
         }
         let samples = timeline.samples();
         prop_assert_eq!(samples.iter().map(|it| it.read_time).sum::<Duration>(), read);

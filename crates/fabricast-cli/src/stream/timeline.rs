@@ -50,12 +50,12 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
 fn page(side: Side, streams: &[Drawn<'_>]) -> Page {
     let text = match side {
         Side::Sender => {
-            "As the sender saw it, one part for each receiver. At each moment it waits for one \
-             thing, or bytes are moving: these shares come to 100 % of the time."
+            "As the sender saw it, one part for each receiver. At each moment it connects, \
+             waits for one thing, or bytes are moving: these shares come to 100 % of the time."
         }
         Side::Receiver => {
-            "As the receiver saw it. At each moment it waits for one thing, or bytes are moving: \
-             these shares come to 100 % of the time."
+            "As the receiver saw it. At each moment it connects, waits for one thing, or bytes are \
+             moving: these shares come to 100 % of the time."
         }
     };
     Page {
@@ -126,7 +126,7 @@ fn waits(side: Side, timeline: &Timeline) -> Lanes {
         ("network (wire)", 2, |it| it.stalls.wire),
         ("credits", 3, |it| it.stalls.credits),
         ("writing (sink)", 4, |it| it.stalls.sink),
-        ("limits, pauses", 5, |it| it.stalls.limit),
+        ("limits, pauses", 6, |it| it.stalls.limit),
     ];
     let share = |number: usize, time: Duration| {
         time.as_secs_f64() / timeline.length(number).as_secs_f64().max(1e-9)
@@ -148,7 +148,11 @@ fn waits(side: Side, timeline: &Timeline) -> Lanes {
     };
     let numbers = 0..timeline.samples().len();
     let moving = numbers.map(|number| timeline.moving(number)).collect();
-    let mut lanes = vec![lane("bytes moving", 0, moving)];
+    let connecting = timeline.samples().iter().map(|sample| sample.connecting);
+    let mut lanes = vec![
+        lane("connecting", 5, connecting.collect()),
+        lane("bytes moving", 0, moving),
+    ];
     for (name, look, wait) in causes {
         let times: Vec<_> = timeline.samples().iter().map(wait).collect();
         // Most streams have no limit, and no pause.
@@ -158,9 +162,10 @@ fn waits(side: Side, timeline: &Timeline) -> Lanes {
     }
     Lanes {
         title: "What it waited for".to_owned(),
-        description: "The share of each interval in which bytes moved, or one thing was waited \
-                      for: the source, the network, credits, the sink, or a limit."
-            .to_owned(),
+        description:
+            "The share of each interval in which there was no connection, bytes moved, or \
+                      one thing was waited for: source, network, credits, sink, or a limit."
+                .to_owned(),
         seconds: timeline.took().as_secs_f64(),
         lanes,
     }

@@ -43,7 +43,7 @@ fn shares(page: &str) -> [f64; 5] {
     });
     // There is no lane for limits where there was none.
     let others = rows.map(|row| if page.contains(row) { share(row) } else { 0.0 });
-    let all = reading + others.iter().sum::<f64>();
+    let all = share("connecting") + reading + others.iter().sum::<f64>();
     assert!((all - 100.0).abs() < 0.5, "{all}: {page}");
     others
 }
