@@ -320,7 +320,6 @@ fn serve(node: &str) -> Result<(), Failure> {
     control.trust();
     let host = Host {
         node,
-        facts: "{}",
         through: Some(c::THROUGH),
     };
     server::serve(&mut control, host)

@@ -19,6 +19,8 @@ const WARM_UP: Duration = Duration::from_millis(200);
 pub const SIZE_MAX: usize = 1 << 29;
 /// Messages a second at most.
 pub const RATE_MAX: u32 = 50_000_000;
+/// Bytes of a block of a stream, least and most: those of `fabricast send --block`.
+const STREAM_BLOCKS: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 20;
 /// Memory that a run may take at either end, in bytes.
 const MEMORY_MAX: usize = 8 << 30;
 /// The most round trips whose times are kept, beyond which a run counts no further ones.
@@ -302,6 +304,13 @@ impl Case {
             return refused(format!(
                 "a small message of {} bytes does not fit a buffer of {}",
                 self.size, self.buffer
+            ));
+        }
+        if self.operation == Operation::Stream && !STREAM_BLOCKS.contains(&self.size) {
+            return refused(format!(
+                "a block of a stream has {} to {} bytes",
+                STREAM_BLOCKS.start(),
+                STREAM_BLOCKS.end()
             ));
         }
         let messages = self.receive_depth() + 32;

@@ -42,6 +42,19 @@ impl Guard {
         orders.ok_or_else(|| Failure::of("no input to write to"))
     }
 
+    /// Gives its standard input back, which stays open as long as this.
+    pub fn hold(&mut self, orders: std::process::ChildStdin) {
+        self.0.stdin = Some(orders);
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        Ok(self.0.try_wait()?)
+    }
+
     /// Has the kernel keep it from running until it is killed.
     pub fn stop(&self) -> Result<(), Failure> {
         Ok(host::stop(&self.0)?)

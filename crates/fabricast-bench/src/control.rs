@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use crate::clock::Deadline;
 use crate::error::{Failure, Kind, fail};
 
@@ -31,6 +33,11 @@ impl Control {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SEND))?;
+        // A peer whose machine is gone says nothing: the kernel finds out in a minute.
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, Duration::from_secs(30))?;
+        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(10))?;
+        sockopt::set_tcp_keepcnt(&stream, 3)?;
         Ok(Self {
             reader: BufReader::new(stream),
             line_max: STRANGE_MAX,

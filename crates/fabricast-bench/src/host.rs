@@ -47,23 +47,24 @@ pub fn allowed() -> Vec<usize> {
     }
 }
 
-/// The same, if they are fewer than the machine has; none: this thread is not pinned.
+/// The numbers of this machine's cores, whether this thread may run on them or not.
+pub fn cores_of_machine() -> Vec<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let ranges = text.trim().split(',').filter_map(|range| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        Some(from.parse::<usize>().ok()?..=to.parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// Those that this thread may run on, if they are fewer than the machine has; none: it is not
+/// pinned.
 pub fn pinned() -> Vec<usize> {
-    let (allowed, all) = (allowed(), present());
-    match all.is_some_and(|all| allowed.len() < all) {
+    let allowed = allowed();
+    match allowed.len() < cores_of_machine().len() {
         true => allowed,
         false => Vec::new(),
     }
-}
-
-/// How many cores this machine has.
-fn present() -> Option<usize> {
-    let text = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-    let ranges = text.trim().split(',').map(|range| {
-        let (from, to) = range.split_once('-').unwrap_or((range, range));
-        Some(to.parse::<usize>().ok()? + 1 - from.parse::<usize>().ok()?)
-    });
-    ranges.sum()
 }
 
 /// The network interface that has this address; none: none has.

@@ -19,6 +19,7 @@ pub mod control;
 pub mod deadline;
 pub mod error;
 pub mod facts;
+pub mod gaps;
 pub mod host;
 mod http;
 pub mod json;

@@ -98,7 +98,7 @@ impl Ratio {
 /// # Errors
 /// When a run fails.
 pub fn run(
-    runner: &mut impl Runner,
+    runner: &mut dyn Runner,
     case: &Case,
     pairs: usize,
     [baseline, compared]: [Side; 2],

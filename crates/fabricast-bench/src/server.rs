@@ -10,11 +10,13 @@ use crate::case::{Arrived, Case, Operation, Sent, Side, Wait};
 use crate::client::{self, Figures};
 use crate::control::Control;
 use crate::error::{Failure, fail};
+use crate::facts::Node;
 use crate::publish::{BareSubscribers, Subscribers};
-use crate::{bare, coalesced, http, latency, ours, stream};
+use crate::{bare, coalesced, host, http, latency, ours, stream};
 
-/// How long to wait for a client's next wish.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long to wait for a client's next wish: longer than the longest run, which other processes of
+/// its may have meanwhile.
+const PATIENCE: Duration = Duration::from_secs(700);
 
 /// What a server received with, which stays open until the client is done with it: over FI_EP_RDM
 /// the end of a listener is the end of what is in flight to it.
@@ -58,8 +60,6 @@ pub struct Through {
 pub struct Host<'a> {
     /// The local address that its endpoints listen at.
     pub node: &'a str,
-    /// What it says of itself, as a JSON object.
-    pub facts: &'a str,
     /// The third side, if it has one.
     pub through: Option<Through>,
 }
@@ -73,7 +73,8 @@ pub fn serve(control: &mut Control, host: Host<'_>) -> Result<(), Failure> {
     while let Some(line) = control.hear(PATIENCE)? {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let answer = match word {
-            "facts" => Ok(format!("facts {}", host.facts)),
+            "facts" => facts(host.node),
+            "pin" => pin(rest),
             "can" => Ok(can(rest, host.node)),
             "run" => answer(&line, control, host, &mut kept),
             "drive" => drive(rest, control, host),
@@ -88,6 +89,21 @@ pub fn serve(control: &mut Control, host: Host<'_>) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn facts(node: &str) -> Result<String, Failure> {
+    let node = Node::of_this("server", node.parse()?);
+    Ok(one_line(&format!("facts {}", node.value)))
+}
+
+/// Keeps this process on one of the cores that it may use, counted from 0.
+fn pin(which: &str) -> Result<String, Failure> {
+    let which: usize = which.parse()?;
+    match host::allowed().get(which) {
+        Some(&core) => host::pin(core)?,
+        None => return fail(format!("there is no core {which} here")),
+    }
+    Ok("pinned".to_owned())
 }
 
 fn one_line(text: &str) -> String {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   server ── fabricast-bench 1 VERSION NONCE key|open ─► client
-//!   server ◄─ client NONCE PROOF SESSION NUMBER OF CORE ─ client
+//!   server ◄─ client NONCE PROOF SESSION NUMBER OF ────── client
 //!   server ── server PROOF ─────────────────────────────► client      or: failed WHY
 //! ```
 //!
@@ -95,30 +95,21 @@ pub struct Member {
     pub number: u16,
     /// How many there are.
     pub of: u16,
-    /// Which of its cores the server's process is to run on, counted from 0; none: on any.
-    pub core: Option<u16>,
 }
 
 impl Member {
     fn text(&self) -> String {
-        let core = self
-            .core
-            .map_or_else(|| "-".to_owned(), |it| it.to_string());
-        format!("{:016x} {} {} {core}", self.session, self.number, self.of)
+        format!("{:016x} {} {}", self.session, self.number, self.of)
     }
 
     fn parse(words: &[&str]) -> Option<Self> {
-        let [session, number, of, core] = words else {
+        let [session, number, of] = words else {
             return None;
         };
         let member = Self {
             session: u64::from_str_radix(session, 16).ok()?,
             number: number.parse().ok()?,
             of: of.parse().ok()?,
-            core: match *core {
-                "-" => None,
-                core => Some(core.parse().ok()?),
-            },
         };
         let fits = member.number < member.of && member.of <= MEMBERS_MAX;
         fits.then_some(member)
@@ -249,7 +240,6 @@ mod tests {
         session: 0xfeed,
         number: 1,
         of: 3,
-        core: Some(2),
     };
 
     fn key(byte: u8) -> Key {
@@ -324,7 +314,7 @@ mod tests {
     fn hostile_bytes_are_refused_soon_and_take_no_memory() {
         let long = vec![b'x'; 1 << 22];
         let proof = "00".repeat(32);
-        let guess = format!("client {proof} {proof} 0 0 1 -\n");
+        let guess = format!("client {proof} {proof} 0 0 1\n");
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
             b"client\n",
@@ -368,15 +358,7 @@ mod tests {
         let text = MEMBER.text();
         let said: Vec<_> = text.split(' ').collect();
         assert_eq!(Member::parse(&said), Some(MEMBER));
-        for text in [
-            "",
-            "1 0 1",
-            "x 0 1 -",
-            "1 1 1 -",
-            "1 0 257 -",
-            "1 0 1 x",
-            "1 -1 1 -",
-        ] {
+        for text in ["", "1 0", "x 0 1", "1 1 1", "1 0 257", "1 0 1 x", "1 -1 1"] {
             assert_eq!(Member::parse(&words(text)), None, "{text}");
         }
     }

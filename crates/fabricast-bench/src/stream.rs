@@ -12,14 +12,12 @@ use fabricast::stream::{
 
 use crate::case::{Arrived, Case, Sent};
 use crate::control::Control;
-use crate::error::{Failure, fail};
+use crate::error::Failure;
 use crate::host::cpu_seconds;
 use crate::object::{hear, mark, patience};
 use crate::ours;
 use crate::server::Wish;
 
-/// Bytes of a block, least and most: those of `fabricast send --block`.
-pub(crate) const BLOCKS: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 20;
 /// Bytes that are sent from, again and again: more than a processor's cache has.
 const LENT: usize = 64 << 20;
 /// Bytes of the stream before the timed one, which says how many fill the time.
@@ -75,20 +73,13 @@ impl BlockSource for Lent {
     }
 }
 
-fn block(case: &Case) -> Result<u32, Failure> {
-    match BLOCKS.contains(&case.size) {
-        true => Ok(u32::try_from(case.size)?),
-        false => fail(format!("a block of a stream has {BLOCKS:?} bytes")),
-    }
-}
-
 /// The sending half: a short stream, and one of as many bytes as fill the time.
 pub(crate) fn send(
     case: &Case,
     wish: &Wish,
     control: &mut Control,
 ) -> Result<(Sent, Arrived), Failure> {
-    let block = block(case)?;
+    let block = u32::try_from(case.size)?;
     control.say(&wish.line())?;
     let to = control.expect("ready", patience(case))?;
     let config = SenderConfig::default().stream(|s| s.block_bytes(block));
@@ -143,7 +134,7 @@ pub(crate) fn send(
 
 /// The receiving half, which drops everything.
 pub(crate) fn receive(case: &Case, control: &mut Control) -> Result<Arrived, Failure> {
-    let block = block(case)?;
+    let block = u32::try_from(case.size)?;
     let config = ReceiverConfig::new(DiscardSink)
         .stream(|s| s.block_bytes(block).connections(8))
         .limits(Limits::default().bytes(1 << 46).block_bytes(1 << 28));

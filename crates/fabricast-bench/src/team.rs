@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::case::{Case, Side};
 use crate::child::Guard;
 use crate::client::{self, Figures};
+use crate::control::Control;
 use crate::error::{Failure, Kind, fail};
 use crate::pairs::Runner;
 use crate::server::{Host, Wish, run_reversed};
@@ -23,6 +24,8 @@ use crate::session::{Key, Member, join};
 
 /// How long workers may take to connect before the time begins.
 const BEGIN: Duration = Duration::from_millis(600);
+/// How long a server may take for what needs no time.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a worker needs to know to begin.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct Start {
     pub member: Member,
     /// It receives, and its server sends.
     pub is_reversed: bool,
+    /// Which of the cores that its server may use that one is to keep to, counted from 0.
+    pub server_core: Option<usize>,
 }
 
 impl Start {
@@ -44,10 +49,11 @@ impl Start {
             key,
             member,
             is_reversed,
+            server_core,
         } = self;
         let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let key = key.as_ref().map_or_else(|| "-".to_owned(), hex);
-        let core = member.core.map_or(-1, i32::from);
+        let core = server_core.map_or_else(|| "-".to_owned(), |core| core.to_string());
         format!(
             "{to} {key} {} {} {} {core} {}",
             member.session,
@@ -73,7 +79,10 @@ impl Start {
                 session: session.parse().ok()?,
                 number: number.parse().ok()?,
                 of: of.parse().ok()?,
-                core: u16::try_from(core.parse::<i32>().ok()?).ok(),
+            },
+            server_core: match core {
+                "-" => None,
+                core => Some(core.parse().ok()?),
             },
             is_reversed: is_reversed == "1",
         })
@@ -114,6 +123,15 @@ impl Worker {
 #[derive(Debug)]
 pub struct Team {
     workers: Vec<Worker>,
+}
+
+/// A team, and the connection of who has started it, which the server hears of before each run.
+#[derive(Debug)]
+pub struct Together<'a> {
+    /// The connection.
+    pub control: &'a mut Control,
+    /// The others.
+    pub team: &'a mut Team,
 }
 
 impl Team {
@@ -163,19 +181,22 @@ impl Team {
     }
 }
 
-impl Runner for Team {
+impl Runner for Together<'_> {
     fn run(&mut self, side: Side, case: &Case) -> Result<Figures, Failure> {
         let wish = Wish {
             side,
             case: case.clone(),
             back: None,
         };
-        for worker in &mut self.workers {
+        self.control.say("facts")?;
+        self.control.expect("facts", PATIENCE)?;
+        let workers = &mut self.team.workers;
+        for worker in &mut *workers {
             let word = if worker.is_reversed { "turn" } else { "go" };
             worker.tell(&format!("{word} {} {}", BEGIN.as_millis(), wish.line()))?;
         }
         let mut all = Vec::new();
-        for worker in &mut self.workers {
+        for worker in workers {
             let line = worker.hear()?;
             match line.split_once(' ') {
                 Some(("figures", figures)) => all.push(Figures::of_line(figures)?),
@@ -213,10 +234,13 @@ fn serve_team(say: &mut impl FnMut(&str)) -> Result<(), Failure> {
     let start = Start::parse(&first?).ok_or_else(|| Failure::of("no line to begin with"))?;
     let key = start.key.as_deref().map(Key::from_bytes).transpose()?;
     let mut control = join(start.to, key.as_ref(), start.member)?;
+    if let Some(core) = start.server_core {
+        control.say(&format!("pin {core}"))?;
+        control.expect("pinned", PATIENCE)?;
+    }
     let node = control.local_ip()?.to_string();
     let host = Host {
         node: &node,
-        facts: "{}",
         through: None,
     };
     say("here");

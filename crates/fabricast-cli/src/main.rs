@@ -97,10 +97,11 @@ enum Command {
     /// event
     #[command(subcommand, after_help = readout::args::EXAMPLES)]
     Readout(readout::args::Command),
-    /// Measure messages between two processes, and show what was measured
+    /// How fast messages and streams are between two processes, here or on two machines, beside a
+    /// bare loop over libfabric
     #[cfg(feature = "bench")]
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    #[command(after_help = format!("{}\n\n{}", bench::args::EXAMPLES, notes()))]
+    Bench(bench::args::BenchArgs),
     /// What this machine has, and which way GPU memory takes over each network provider
     Info(info::InfoArgs),
     /// What this machine lacks, one line each, with what mends it; each provider is tried
@@ -141,7 +142,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
         #[cfg(feature = "bench")]
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "pages")]
         Command::Man(args) => pages::man(Cli::command(), &args),

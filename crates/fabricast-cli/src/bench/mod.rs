@@ -1,20 +1,35 @@
-//! What messages cost between two processes, beside a bare loop over libfabric.
+//! `fabricast bench`: how fast messages, one-sided operations, objects and streams are between two
+//! processes, here or on two machines, beside a bare loop over libfabric.
+//!
+//! ```text
+//!   plan ── which cases        reach ── where the server is, and how it was started
+//!      └──────────► measure ◄───────┘
+//!                      │ fabricast-bench (pairs, team)      serve ── the other end
+//!                      ├─► table, on the terminal
+//!                      └─► output ── JSON lines, CSV ──► report ── text, charts, what has changed
+//! ```
 
+pub(crate) mod args;
+mod failure;
+mod measure;
+mod output;
+mod plan;
+pub(crate) mod reach;
 pub(crate) mod report;
+pub(crate) mod serve;
+mod table;
 
-use clap::Subcommand;
+use args::{BenchArgs, BenchCommand};
 
 use crate::failure::Failure;
 
-/// The commands below `fabricast bench`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Show what a bench has measured, or what differs between two
-    Report(report::ReportArgs),
-}
-
-pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
-    match command {
-        BenchCommand::Report(args) => report::run(args),
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    match &args.command {
+        Some(BenchCommand::Report(args)) => report::run(args),
+        Some(BenchCommand::Client) => measure::work(),
+        Some(BenchCommand::Server { told }) => serve::serve_client(*told),
+        None if args.listen.is_some() => serve::listen(args),
+        None => measure::run(args),
     }
 }
