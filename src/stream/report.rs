@@ -124,6 +124,10 @@ impl StallClock {
         (self.now, self.since) = (to, now);
     }
 
+    pub(crate) fn totals(&self) -> Stalls {
+        self.totals
+    }
+
     /// Where what happens is recorded, if it is.
     pub(crate) fn timeline(&mut self) -> Option<&mut TimelineRecorder> {
         self.timeline.as_mut()

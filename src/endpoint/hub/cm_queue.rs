@@ -149,7 +149,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 }
                 other => {
                     let kept = self.cm.keep(other);
-                    self.stats.refused += u64::from(!kept);
+                    self.stats.refused.add(u64::from(!kept));
                 }
             }
         }

@@ -198,7 +198,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             // Whoever sends can end a receive like this, with a message that is too long: it says
             // nothing of any peer.
             tracing::debug!(%error, "a receive failed");
-            self.stats.strays += 1;
+            self.stats.strays.add(1);
             shared.failures += 1;
             if shared.failures > FAILURES_MAX {
                 self.fail("no receive succeeds any more");
@@ -223,7 +223,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         } else {
             // For a connection that is over, or of another life of this address, or without any
             // mark.
-            self.stats.strays += 1;
+            self.stats.strays.add(1);
             return;
         };
         self.use_promise(id);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::stream::incoming::IncomingStream;
-use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
 use crate::stream::timeline::TimelineRecorder;
 
 /// How often a sender is told that the sink works, though there is nothing new to say.
@@ -92,6 +92,11 @@ impl SessionClock {
             timeline.on_written(took, hash_time, now);
             timeline.on_bytes(bytes, None, now);
         }
+    }
+
+    /// What was waited for so far.
+    pub(super) fn stalls(&self) -> Stalls {
+        self.stalls.totals()
     }
 
     /// Writes into a report how long it took, and what it waited for.

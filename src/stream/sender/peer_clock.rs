@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
 use crate::stream::timeline::TimelineRecorder;
 
 /// A peer that grants nothing and says nothing for so long is asked what it has.
@@ -108,6 +108,11 @@ impl PeerClock {
         if let Some(timeline) = self.stalls.timeline() {
             timeline.on_bytes(bytes, Some(address), now);
         }
+    }
+
+    /// What was waited for so far.
+    pub(super) fn stalls(&self) -> Stalls {
+        self.stalls.totals()
     }
 
     /// Writes into a report how long it took, and what it waited for.

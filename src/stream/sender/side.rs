@@ -22,6 +22,9 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
 use crate::id::IdMap;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::StreamCells;
 use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
@@ -79,6 +82,8 @@ pub(super) struct SenderTools {
     pub(super) dialers: Vec<Dialer>,
     pub(super) routes: IdMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
+    /// What all transfers count.
+    pub(super) watched: WatchedCells<StreamCells>,
     /// Since when reads are under way, and none has come back.
     pub(super) reads_since: Option<Instant>,
 }
@@ -106,10 +111,12 @@ impl SenderTools {
             }
             dialers.push(dialer);
         }
+        let name = config.stream.name.as_deref();
         Ok(Self {
             network,
             dialers,
             routes: IdMap::default(),
+            watched: WatchedCells::new(WatchedKind::StreamSender, name),
             config,
             reads_since: None,
         })

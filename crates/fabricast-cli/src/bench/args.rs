@@ -113,7 +113,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["host", "listen", "to", "slurm", "print"])]
     pub(crate) local: bool,
     /// With --local: the address of this machine for both
-    #[arg(long, value_name = "ADDR", requires = "local", default_value = "127.0.0.1")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        requires = "local",
+        default_value = "127.0.0.1"
+    )]
     pub(crate) node: IpAddr,
     /// Be the server, at this address of this machine or host name (`:7473` and `*:7473` are all);
     /// beyond loopback with --key only. It serves one client at a time. Default: 127.0.0.1:7473
@@ -248,11 +253,14 @@ impl BenchArgs {
     }
 
     pub(crate) fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.is_tour() { 0.3 } else { 1.0 })
+        self.seconds
+            .unwrap_or(if self.is_tour() { 0.3 } else { 1.0 })
     }
 
     pub(crate) fn runs(&self) -> usize {
-        self.runs.unwrap_or(if self.is_tour() { 3 } else { 6 }).into()
+        self.runs
+            .unwrap_or(if self.is_tour() { 3 } else { 6 })
+            .into()
     }
 }
 
@@ -348,7 +356,11 @@ mod tests {
         assert_eq!(one(":9"), "0.0.0.0:9");
         assert_eq!(one("*:9"), "0.0.0.0:9");
         let local = resolve("--to", "localhost:8").expect("a place");
-        assert!(local.iter().all(|at| at.ip().is_loopback() && at.port() == 8));
+        assert!(
+            local
+                .iter()
+                .all(|at| at.ip().is_loopback() && at.port() == 8)
+        );
         for text in ["", "a b", "10.0.0.2:x", "no-such-host.invalid"] {
             let failure = resolve("--to", text).expect_err("none");
             assert_eq!(failure.end(), End::Usage, "{text}");

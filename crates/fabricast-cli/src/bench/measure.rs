@@ -122,7 +122,9 @@ impl<'a> Client<'a> {
         let count = usize::from(processes(self.args));
         let is_one_machine = self.nodes[0].shares_machine_with(&self.nodes[1]);
         let here = &self.allowed;
-        let there = self.nodes[1].value["usable_cores"].as_u64().unwrap_or_default() as usize;
+        let there = self.nodes[1].value["usable_cores"]
+            .as_u64()
+            .unwrap_or_default() as usize;
         let fits = match is_one_machine {
             true => 2 * count <= here.len().min(there),
             false => count <= here.len().min(there),
@@ -147,13 +149,9 @@ impl<'a> Client<'a> {
             self.control.say(&format!("pin {theirs}"))?;
             self.control.expect("pinned", ANSWER)?;
             let ip = self.control.local_ip()?;
-            self.nodes = [
-                Node::of_this("client", ip),
-                ask_facts(&mut self.control)?,
-            ];
+            self.nodes = [Node::of_this("client", ip), ask_facts(&mut self.control)?];
         }
-        self.notes
-            .extend(self.nodes[0].differences(&self.nodes[1]));
+        self.notes.extend(self.nodes[0].differences(&self.nodes[1]));
         Ok(())
     }
 
@@ -347,7 +345,9 @@ fn connect(
         loop {
             match join(to, key, member) {
                 Ok(control) => return Ok((to, control)),
-                Err(failure) if failure.to_string().contains("another client") && Instant::now() < until => {
+                Err(failure)
+                    if failure.to_string().contains("another client") && Instant::now() < until =>
+                {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(failure) => {
@@ -381,7 +381,8 @@ fn now() -> String {
 
 /// Year, month and day of so many days after the first of 1970.
 fn date(mut days: u64) -> (u64, u64, u64) {
-    let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     let mut year = 1970;
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));

@@ -89,8 +89,7 @@ fn csv(records: &[String]) -> String {
     let mut columns: Vec<&String> = Vec::new();
     for case in &cases {
         for (key, value) in case.as_object().into_iter().flatten() {
-            if !value.is_array() && !value.is_object() && key != "kind" && !columns.contains(&key)
-            {
+            if !value.is_array() && !value.is_object() && key != "kind" && !columns.contains(&key) {
                 columns.push(key);
             }
         }

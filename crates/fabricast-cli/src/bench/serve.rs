@@ -58,8 +58,9 @@ pub(crate) fn read_key(args: &BenchArgs) -> Result<Option<Vec<u8>>, Failure> {
         return Ok(None);
     };
     let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-    Key::from_bytes(&bytes)
-        .map_err(|failure| Failure::new(format!("{}: {failure}", path.display())).ends(End::Usage))?;
+    Key::from_bytes(&bytes).map_err(|failure| {
+        Failure::new(format!("{}: {failure}", path.display())).ends(End::Usage)
+    })?;
     Ok(Some(bytes))
 }
 

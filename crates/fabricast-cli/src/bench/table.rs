@@ -100,7 +100,11 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
         (false, _) => "no bare loop".to_owned(),
         (true, true) => "one side only".to_owned(),
         (true, false) => {
-            let mark = if ratio_hi - ratio_lo > DECIDED { "?" } else { "" };
+            let mark = if ratio_hi - ratio_lo > DECIDED {
+                "?"
+            } else {
+                ""
+            };
             format!("{ratio:.2} [{ratio_lo:.2}, {ratio_hi:.2}]{mark}")
         }
     };
@@ -141,12 +145,14 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
 }
 
 fn time(ours: &Figures, bare: &Figures, percent: f64) -> String {
-    both(ours.times.at(percent), bare.times.at(percent), |us| {
-        match us {
+    both(
+        ours.times.at(percent),
+        bare.times.at(percent),
+        |us| match us {
             us if us < 100.0 => format!("{us:.1}"),
             us => format!("{us:.0}"),
-        }
-    })
+        },
+    )
 }
 
 /// A case that was not.
@@ -219,6 +225,11 @@ mod tests {
         let shown = wrapped(text.trim(), 8);
         assert!(shown.lines().count() > 3);
         assert!(shown.lines().all(|line| line.len() <= WIDTH));
-        assert!(shown.lines().skip(1).all(|line| line.starts_with("        word")));
+        assert!(
+            shown
+                .lines()
+                .skip(1)
+                .all(|line| line.starts_with("        word"))
+        );
     }
 }

@@ -86,12 +86,7 @@ fn bench(
 }
 
 #[cfg(not(feature = "bench"))]
-fn bench(
-    _: &Request,
-    _: &Hello,
-    _: LibraryStart,
-    _: &Receiver<Vec<u8>>,
-) -> Result<(), Failure> {
+fn bench(_: &Request, _: &Hello, _: LibraryStart, _: &Receiver<Vec<u8>>) -> Result<(), Failure> {
     let text = "its fabricast was built without the feature `bench`";
     Err(Failure::new(text).ends(End::Refused))
 }

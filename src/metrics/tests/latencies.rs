@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn recorded(values: &[u64]) -> Latencies {
-    let cells = HistogramCells::default();
+    let cells = LatencyCells::default();
     for &ns in values {
         cells.record(Duration::from_nanos(ns));
     }
@@ -44,14 +44,14 @@ fn what_takes_for_ever_is_the_longest_and_does_not_overflow() {
     assert_eq!(two.quantile(1.0), Some(Duration::from_nanos(u64::MAX)));
     assert_eq!(two.quantile(0.0), Some(Duration::from_nanos(5)));
     assert_eq!(two.total(), Duration::from_nanos(5 + 2 * SUM_MAX));
-    let cells = HistogramCells::default();
+    let cells = LatencyCells::default();
     cells.record(Duration::MAX);
     assert_eq!(cells.snapshot().count(), 1);
 }
 
 #[test]
 fn threads_lose_nothing() {
-    let cells = HistogramCells::default();
+    let cells = LatencyCells::default();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let cells = &cells;
@@ -117,4 +117,35 @@ proptest! {
         sum += &recorded(&other);
         prop_assert_eq!(sum, recorded(&[one, other].concat()));
     }
+}
+
+#[test]
+fn words_make_the_same_histogram_and_others_make_none() {
+    let one = recorded(&[3, 70_000, 70_000, u64::MAX]);
+    let words = one.to_words();
+    assert_eq!(words.len(), Latencies::WORDS);
+    assert_eq!(Latencies::from_words(&words), Some(one));
+    let none = Latencies::default();
+    assert_eq!(Latencies::from_words(&none.to_words()), Some(none));
+    assert_eq!(Latencies::from_words(&words[1..]), None);
+    assert_eq!(Latencies::from_words(&[]), None);
+    let too_many = vec![u64::MAX; Latencies::WORDS];
+    assert_eq!(Latencies::from_words(&too_many), None);
+}
+
+#[test]
+fn the_longest_are_in_the_last_bucket() {
+    let found: Vec<_> = recorded(&[0, u64::MAX]).buckets().collect();
+    let [first, last] = [0, u64::MAX].map(Duration::from_nanos);
+    assert_eq!(found, [(first, 1), (last, 1)]);
+}
+
+#[test]
+fn recorded_by_one_thread_is_the_same_as_by_any() {
+    let values = [0, 15, 16, 1 << 20, 1 << 41, u64::MAX];
+    let mut own = Latencies::default();
+    for ns in values {
+        own.record(Duration::from_nanos(ns));
+    }
+    assert_eq!(own, recorded(&values));
 }
