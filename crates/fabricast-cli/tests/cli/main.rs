@@ -21,6 +21,8 @@ mod provider;
 mod readout;
 mod slurm;
 mod stream;
+#[cfg(feature = "charts")]
+mod timeline;
 
 use std::path::PathBuf;
 
