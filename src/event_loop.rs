@@ -51,6 +51,10 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::metrics::WatchedKind;
+use crate::metrics::latencies::nanoseconds;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::LoopCells;
 use poller::{Poller, epoll_ctl_error, is_unwatchable};
 use signal::SignalNews;
 use source::{Endpoint, Source};
@@ -115,7 +119,7 @@ pub struct EventLoop {
     spin_until: Option<Instant>,
     /// Endpoints handed out since the last look.
     spins: usize,
-    stats: LoopStats,
+    stats: WatchedCells<LoopCells>,
 }
 
 impl EventLoop {
@@ -140,6 +144,7 @@ impl EventLoop {
         config.validate()?;
         let poller = Poller::new(config.events_max)?;
         let waker = Waker::new()?;
+        let stats = WatchedCells::new(WatchedKind::EventLoop, config.name.as_deref());
         poller
             .add(waker.fd(), WAKER_BITS, EventFlags::IN)
             .map_err(epoll_ctl_error)?;
@@ -158,7 +163,7 @@ impl EventLoop {
             busy: false,
             spin_until: None,
             spins: 0,
-            stats: LoopStats::default(),
+            stats,
         })
     }
 
@@ -306,7 +311,7 @@ impl EventLoop {
 
     /// The counters since the loop was made.
     pub fn stats(&self) -> LoopStats {
-        self.stats
+        self.stats.read()
     }
 
     /// Delivers events until [`stop`](Self::stop).
@@ -424,7 +429,7 @@ impl EventLoop {
 
     /// One round up to the delivery: fills `pending`.
     fn collect(&mut self, until: Option<Instant>) -> Result<(), Error> {
-        self.stats.rounds += 1;
+        self.stats.rounds.add(1);
         if self.is_spinning() {
             self.spins += self.endpoints.len();
             if self.spins >= SPIN_LOOK_EVERY
@@ -453,10 +458,12 @@ impl EventLoop {
         let ready = self.look(self.clock.sleep_for(timeout))?;
         self.update_spin();
         if !timeout.is_zero() {
-            self.stats.sleeps += 1;
-            self.stats.wakes += u64::from(ready);
-            self.stats.spurious +=
-                u64::from(ready && self.pending.is_empty() && !self.waker.is_stopped());
+            let spurious = ready && self.pending.is_empty() && !self.waker.is_stopped();
+            self.stats.sleeps.add(1);
+            self.stats.wakes.add(u64::from(ready));
+            self.stats.spurious.add(u64::from(spurious));
+            let slept = self.clock.since(self.now);
+            self.stats.slept_ns.add(nanoseconds(slept));
         }
         Ok(())
     }

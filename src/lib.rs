@@ -49,10 +49,10 @@ pub mod fabric;
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
 pub mod future;
-mod histogram;
 mod id;
 mod in_flight;
 pub mod memory;
+pub mod metrics;
 pub mod object;
 mod poll;
 mod protocol;
@@ -173,6 +173,8 @@ mod documents {
     struct Gpu;
     #[doc = include_str!("../docs/guide/limits.md")]
     struct Limits;
+    #[doc = include_str!("../docs/guide/metrics.md")]
+    struct Metrics;
     #[doc = include_str!("../docs/guide/objects.md")]
     struct Objects;
     #[doc = include_str!("../docs/guide/providers.md")]

@@ -11,6 +11,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::metrics::cell::cells;
+
 /// Counters of one send endpoint, messages and one-sided operations together.
 /// `posted = completed + failed + abandoned + in_flight`, always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -278,4 +280,138 @@ pub(crate) fn count_leaked(n: u64) {
 
 pub(crate) fn count_close_failure() {
     CLOSE_FAILURES.fetch_add(1, Ordering::Relaxed);
+}
+
+cells! {
+    /// Where [`SendStats`] are counted.
+    SendCells of SendStats {
+        posted: count,
+        completed: count,
+        failed: count,
+        abandoned: count,
+        in_flight: gauge,
+        in_flight_max: max,
+        bytes: count,
+        packed: within(PackedSendCells),
+        gathered: within(GatheredSendCells),
+        would_block: count,
+        eagain: count,
+        refused: count,
+        cq_reads: count,
+        cq_reads_empty: count,
+        stray_writes: count,
+        unknown_completions: count,
+        leaked: count,
+    }
+}
+
+cells! {
+    /// Where [`PackedSends`] are counted.
+    PackedSendCells of PackedSends {
+        messages: count,
+        bytes: count,
+        frames: count,
+    }
+}
+
+cells! {
+    /// Where [`GatheredSends`] are counted.
+    GatheredSendCells of GatheredSends {
+        messages: count,
+        streams: count,
+        pushed: count,
+        let_go: count,
+    }
+}
+
+cells! {
+    /// Where [`PackedReceives`] are counted.
+    PackedReceiveCells of PackedReceives {
+        messages: count,
+        frames: count,
+        frames_held: gauge,
+        messages_held: gauge,
+    }
+}
+
+cells! {
+    /// Where [`BufferedStats`] are counted.
+    BufferedCells of BufferedStats {
+        accepted: count,
+        confirmed: count,
+        failed: count,
+        pending: gauge,
+        buffers: count,
+        bytes: count,
+        full: count,
+        flushed: count,
+        timed: count,
+        would_block: count,
+    }
+}
+
+cells! {
+    /// Where [`ReceiveStats`] are counted.
+    ReceiveCells of ReceiveStats {
+        messages: count,
+        bytes: count,
+        packed: within(PackedReceiveCells),
+        connections: count,
+        closed: count,
+        refused: count,
+        reaped: count,
+        lost: count,
+        starved: count,
+        one_sided: within(OneSidedCells),
+        long_copied: count,
+        late_copied: count,
+        peer_writes: count,
+        stray_writes: count,
+        quarantined: gauge,
+        cq_reads: count,
+        cq_reads_empty: count,
+        strays: count,
+        unknown_completions: count,
+        leaked: count,
+    }
+}
+
+cells! {
+    /// Where [`OneSidedStats`] are counted.
+    OneSidedCells of OneSidedStats {
+        posted: count,
+        completed: count,
+        failed: count,
+        in_flight: gauge,
+    }
+}
+
+cells! {
+    /// Where [`PublishStats`] are counted.
+    PublishCells of PublishStats {
+        published: count,
+        over: count,
+        open: gauge,
+        without_subscribers: count,
+        would_block: count,
+        posted: count,
+        sent: count,
+        failed: count,
+        dropped: count,
+        cut_off: count,
+        subscriptions: gauge,
+        refused: count,
+    }
+}
+
+cells! {
+    /// Where [`SubscribeStats`] are counted.
+    SubscribeCells of SubscribeStats {
+        received: count,
+        bytes: count,
+        missed: count,
+        strays: count,
+        connected: gauge,
+        reconnects: count,
+    }
 }

@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 use super::ring_share::{RingCore, RingShare, RingShares};
 use super::shared_config::SharedBufferConfig;
 use crate::memory::{MemoryError, Purpose, Region};
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::RingCells;
 use crate::sync::{AtomicBool, Ordering};
 
 /// How a ring is run.
@@ -118,6 +121,8 @@ pub struct RingRegion {
     headroom: usize,
     /// The mark of the oldest record; that of the i-th is i further on, modulo the number of marks.
     oldest_mark: u32,
+    /// What is watched of it.
+    watched: WatchedCells<RingCells>,
     head: u64,
     /// Where in the region the head is.
     head_offset: usize,
@@ -172,6 +177,8 @@ impl RingRegion {
         } else {
             region.claim_slices()?
         };
+        let watched: WatchedCells<RingCells> = WatchedCells::new(WatchedKind::Ring, None);
+        watched.capacity.set(region.len() as u64);
         let released = (0..max_fragments).map(|_| AtomicBool::new(false)).collect();
         Ok(Self {
             shared: RingShares::new(RingCore {
@@ -183,6 +190,7 @@ impl RingRegion {
             max_fragments,
             headroom,
             oldest_mark: 0,
+            watched,
             head: 0,
             head_offset: 0,
             tail: 0,
@@ -215,6 +223,7 @@ impl RingRegion {
             self.advance();
             skipped = self.skip(len);
             if !self.has_room(skipped, len) {
+                self.watched.full.add(1);
                 return Err(self.refusal(skipped + len));
             }
         }
@@ -228,6 +237,7 @@ impl RingRegion {
             end: self.head,
             since: now,
         });
+        self.watched.reserved.set(self.head);
         Ok(Reservation(Piece {
             shared: self.shared.share(),
             mark,
@@ -237,6 +247,12 @@ impl RingRegion {
             // At most `HEADROOM_MAX`.
             headroom: self.headroom as u32,
         }))
+    }
+
+    /// What the ring is called in [`metrics`](crate::metrics), where rings that are called the same
+    /// are one series. Until then it is called `ring` with a number.
+    pub fn set_name(&self, name: &str) {
+        self.watched.place().rename(name);
     }
 
     /// Whether a piece may be made behind so many bytes that are left out.
@@ -381,6 +397,8 @@ impl RingRegion {
             self.oldest_mark = self.mark_of(1);
             self.records.pop_front();
         }
+        self.watched.used.set(self.head - self.tail);
+        self.watched.fragments.set(self.records.len() as u64);
     }
 }
 

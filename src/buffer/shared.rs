@@ -12,7 +12,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::room_claims::{RoomClaims, RoomTaken};
@@ -21,6 +21,8 @@ use super::slot_homes::ShareAccount;
 use super::slot_table::{self, SlotPool, SlotTable};
 use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region};
+use crate::metrics::registry::{Watch, WatchedPlace};
+use crate::metrics::{PoolStats, WatchedKind, WatchedStats};
 
 /// Why a waiting acquire got no slot.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +42,8 @@ pub enum AcquireError {
 fabricast_process::debug_as_words!(AcquireError);
 
 struct SharedSlots {
+    /// In front: it reads the rest until it is gone.
+    watched: OnceLock<WatchedPlace>,
     table: SlotTable,
     layout: Layout,
     slot_size: usize,
@@ -47,6 +51,16 @@ struct SharedSlots {
     /// Of the header room of each slot; empty where there is none.
     rooms: RoomClaims,
     claim: Claim,
+}
+
+impl Watch for SharedSlots {
+    fn stats(&self) -> WatchedStats {
+        WatchedStats::Pool(PoolStats {
+            slots: self.layout.slots.into(),
+            free: self.table.free().len().into(),
+            empty: self.table.empty(),
+        })
+    }
 }
 
 impl SharedSlots {
@@ -149,14 +163,29 @@ impl SharedBufferManager {
             0 => 0,
             _ => layout.slots,
         };
-        Ok(Self(Arc::new(SharedSlots {
+        let slots = Arc::new(SharedSlots {
+            watched: OnceLock::new(),
             table: SlotTable::new(layout.slots),
             layout,
             slot_size: config.slot_size,
             headroom: config.headroom,
             rooms: RoomClaims::new(rooms),
             claim,
-        })))
+        });
+        let at: NonNull<dyn Watch> = NonNull::from(&*slots);
+        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and is
+        // dropped before the others.
+        let place = unsafe { WatchedPlace::lying(WatchedKind::Pool, None, at) };
+        let _ = slots.watched.set(place);
+        Ok(Self(slots))
+    }
+
+    /// What the pool is called in [`metrics`](crate::metrics), where pools that are called the same
+    /// are one series. Until then it is called `pool` with a number.
+    pub fn set_name(&self, name: &str) {
+        if let Some(place) = self.0.watched.get() {
+            place.rename(name);
+        }
     }
 
     /// Takes a buffer, if one is free now.

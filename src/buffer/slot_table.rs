@@ -31,6 +31,8 @@ pub(crate) struct SlotTable {
     parted: Box<[AtomicBool]>,
     parted_count: AtomicU32,
     pub(super) wakes: WakeList,
+    /// How often somebody wanted a slot and there was none.
+    empty: std::sync::atomic::AtomicU64,
 }
 
 impl SlotTable {
@@ -42,6 +44,7 @@ impl SlotTable {
             parted: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             parted_count: AtomicU32::new(0),
             wakes: WakeList::new(),
+            empty: std::sync::atomic::AtomicU64::new(0),
         }
     }
 
@@ -78,9 +81,23 @@ impl SlotTable {
     /// Takes a slot, with one handle.
     #[inline]
     pub(super) fn try_acquire(&self) -> Option<u32> {
-        let index = self.free.pop()?;
+        let Some(index) = self.free.pop() else {
+            self.count_empty();
+            return None;
+        };
         self.begin_handle(index);
         Some(index)
+    }
+
+    #[cold]
+    fn count_empty(&self) {
+        // Relaxed: a counter only.
+        self.empty.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often somebody wanted a slot and there was none.
+    pub(super) fn empty(&self) -> u64 {
+        self.empty.load(Ordering::Relaxed)
     }
 
     /// The first handle on a slot that was just taken.

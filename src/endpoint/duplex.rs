@@ -33,6 +33,8 @@ use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::id::ConnectionId;
 use crate::memory::Access;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedAs;
 use crate::process::Here;
 use crate::protocol::connection::{CloseReason, Form};
 use crate::protocol::liveness::LivenessTimeouts;
@@ -152,6 +154,7 @@ impl DuplexConfig {
                 fill_long_ways: true,
                 ..TcpWatch::default()
             },
+            watched: WatchedAs::of(WatchedKind::Duplex),
         }
     }
 

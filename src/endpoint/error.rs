@@ -37,6 +37,43 @@ pub enum Blocked {
     Gate,
 }
 
+impl Blocked {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::HeaderSlots,
+        Self::Depth,
+        Self::Credits,
+        Self::Provider,
+        Self::Connecting,
+        Self::Buffers,
+        Self::LongMessage,
+        Self::HeaderRoom,
+        Self::Staging,
+        Self::Gate,
+    ];
+
+    /// Its place in [`ALL`](Self::ALL).
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its word, in metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::HeaderSlots => "header_slots",
+            Self::Depth => "depth",
+            Self::Credits => "credits",
+            Self::Provider => "provider",
+            Self::Connecting => "connecting",
+            Self::Buffers => "buffers",
+            Self::LongMessage => "long_message",
+            Self::HeaderRoom => "header_room",
+            Self::Staging => "staging",
+            Self::Gate => "gate",
+        }
+    }
+}
+
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -31,6 +31,8 @@ use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::fabric::AccessEnds;
 use crate::id::ConnectionId;
 use crate::in_flight::InFlight;
+use crate::metrics::registry::{WatchedAs, WatchedCells, WatchedPlace};
+use crate::metrics::stats::{EndpointCells, ReceivesCounted};
 use crate::protocol::connection::Action;
 use crate::protocol::wire::ControlKind;
 use crate::stats::{OneSidedStats, PackedReceives, ReceiveStats, SendStats};
@@ -122,7 +124,9 @@ pub(crate) struct Hub<L: Link, E: HubEvent = ReceiveEvent> {
     cm: CmQueue<L::Request>,
     in_flight: InFlight<Op>,
     cq: CompletionReader,
-    stats: ReceiveStats,
+    stats: ReceivesCounted,
+    /// Its entry among all that is watched.
+    watched: WatchedCells<EndpointCells>,
     timer: HubTimer,
     state: HubState,
     log: ConnectionLog,
@@ -156,7 +160,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let capacity = u32::try_from(buffers.share.most())
             .unwrap_or(u32::MAX)
             .saturating_add(settings.controls(&link));
-        let outbound = Outbound::new(&mut settings, &link, &wait, &clock)?;
+        let WatchedAs { kind, name } = settings.watched.clone();
+        let watched = WatchedCells::<EndpointCells>::new(kind, name.as_deref());
+        let cells = watched.share();
+        let outbound = Outbound::new(&mut settings, &link, &wait, &clock, cells)?;
         let limits = link.limits();
         let (windows, rma) = (settings.windows.windows, limits.rma.as_ref());
         let long = settings.long.clone().filter(|_| rma.is_some());
@@ -169,7 +176,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             cq: CompletionReader::new(u64::from(capacity) + outbound.posted.capacity()),
             cm: CmQueue::new(clock.now() + settings.handshake_timeout),
             in_flight: InFlight::new(capacity, limits.contexts),
-            stats: ReceiveStats::default(),
+            stats: ReceivesCounted(watched.share()),
+            watched,
             log: ConnectionLog::new(clock.now()),
             timer: HubTimer::new(clock),
             state: HubState::default(),
@@ -194,9 +202,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         // Messages have stats of their own.
         let one_sided = match self.outbound.sends_messages() {
             true => SendStats::default(),
-            false => self.outbound.account.stats,
+            false => self.outbound.account.stats.read(),
         };
-        let parts = match self.stats.packed.frames {
+        let stats = self.stats.read();
+        let parts = match stats.packed.frames {
             0 => PartsHeld::default(),
             _ => self.buffers.share.pool().parts_held(),
         };
@@ -204,7 +213,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             packed: PackedReceives {
                 frames_held: parts.buffers,
                 messages_held: parts.handles,
-                ..self.stats.packed
+                ..stats.packed
             },
             one_sided: OneSidedStats {
                 posted: one_sided.posted,
@@ -213,8 +222,13 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 in_flight: one_sided.in_flight,
             },
             quarantined: self.exposed.quarantined() as u64,
-            ..self.stats
+            ..stats
         }
+    }
+
+    /// Its entry among all that is watched.
+    pub(crate) fn watched(&self) -> &WatchedPlace {
+        self.watched.place()
     }
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {

@@ -26,6 +26,7 @@ use crate::endpoint::settings::{
 use crate::id::ConnectionId;
 
 use crate::endpoint::received_messages::ReceivedMessages;
+use crate::metrics::WatchedKind;
 use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
@@ -184,6 +185,7 @@ impl ReceiveConfig {
             liveness: self.connection.liveness,
             fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
+            watched: self.connection.watched_as(WatchedKind::Receive),
         }
     }
 }

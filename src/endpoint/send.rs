@@ -26,6 +26,7 @@ use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::id::EndpointId;
 use crate::memory::HeldRegistration;
+use crate::metrics::registry::WatchedPlace;
 use crate::process::Here;
 use crate::protocol::connection::{CloseReason, Form, State};
 use crate::stats::SendStats;
@@ -364,6 +365,11 @@ impl SendEndpointZeroCopy {
     /// What a layer above sleeps on.
     pub(crate) fn endpoint_wait(&self) -> Arc<EndpointWait> {
         Arc::clone(self.core.wait())
+    }
+
+    /// Its entry among all that is watched.
+    pub(crate) fn watched(&self) -> &WatchedPlace {
+        self.core.watched()
     }
 
     /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more;

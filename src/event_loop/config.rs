@@ -31,6 +31,7 @@ pub struct LoopConfig {
     pub(super) mode: WaitMode,
     pub(super) poll_interval: Duration,
     pub(super) events_max: usize,
+    pub(super) name: Option<std::sync::Arc<str>>,
 }
 
 impl Default for LoopConfig {
@@ -39,6 +40,7 @@ impl Default for LoopConfig {
             mode: WaitMode::Block,
             poll_interval: Duration::from_millis(1),
             events_max: 64,
+            name: None,
         }
     }
 }
@@ -58,6 +60,13 @@ impl LoopConfig {
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;
+        self
+    }
+
+    /// What it is called in [`metrics`](crate::metrics). Default: `event_loop` and a number.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
         self
     }
 

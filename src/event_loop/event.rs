@@ -66,6 +66,8 @@ pub struct LoopStats {
     pub wakes: u64,
     /// Wakes after which there was nothing to deliver.
     pub spurious: u64,
+    /// Nanoseconds that it slept.
+    pub slept_ns: u64,
 }
 
 impl Interest {

@@ -6,8 +6,8 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::MemoryError;
 use super::device::{Allocated, Pin, RegionKind};
@@ -17,6 +17,8 @@ use super::registration::{RawRegistration, Registrar, RegistrationTable, Scope};
 use crate::cuda::DeviceAllocation;
 use crate::mapping;
 use crate::memory::RegisterError;
+use crate::metrics::registry::{Watch, WatchedPlace};
+use crate::metrics::{RegionStats, WatchedKind, WatchedStats};
 use crate::process::Here;
 
 /// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.
@@ -76,6 +78,8 @@ pub(super) enum Memory {
 /// is unmapped (or its keep-alive dropped) when the last of them is gone, after the last
 /// registration was closed. It gives no safe access to its bytes.
 pub struct Region {
+    /// In front: it reads the rest until it is gone.
+    watched: OnceLock<WatchedPlace>,
     // Field order is drop order: registrations close before the memory goes.
     registrations: RegistrationTable,
     base: NonNull<u8>,
@@ -107,7 +111,8 @@ impl Region {
         allocation: Option<DeviceAllocation>,
         memory: Memory,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let region = Arc::new(Self {
+            watched: OnceLock::new(),
             registrations: RegistrationTable::new(),
             base,
             len,
@@ -115,7 +120,21 @@ impl Region {
             allocation,
             purpose: AtomicU8::new(UNCLAIMED),
             memory: Here::new(memory),
-        })
+        });
+        let at: NonNull<dyn Watch> = NonNull::from(&*region);
+        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and is
+        // dropped before the others.
+        let place = unsafe { WatchedPlace::lying(WatchedKind::Region, None, at) };
+        let _ = region.watched.set(place);
+        region
+    }
+
+    /// What the region is called in [`metrics`](crate::metrics), where regions that are called the
+    /// same are one series. Until then it is called `region` with a number.
+    pub fn set_name(&self, name: &str) {
+        if let Some(place) = self.watched.get() {
+            place.rename(name);
+        }
     }
 
     pub(super) fn from_mapping(mapping: HostMapping, pin: Option<Pin>, len: usize) -> Arc<Self> {
@@ -470,6 +489,21 @@ impl fmt::Debug for Region {
             .field("purpose", &self.purpose())
             .field("registrations", &self.registration_count())
             .finish()
+    }
+}
+
+impl Watch for Region {
+    fn stats(&self) -> WatchedStats {
+        let (host, device) = match self.is_device() {
+            true => (0, self.len as u64),
+            false => (self.len as u64, 0),
+        };
+        WatchedStats::Region(RegionStats {
+            regions: 1,
+            host_bytes: host,
+            device_bytes: device,
+            registrations: self.registration_count() as u64,
+        })
     }
 }
 

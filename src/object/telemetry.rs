@@ -14,23 +14,22 @@
 //! the prefixes by which the metrics layer of `tracing-opentelemetry` knows counters and
 //! histograms.
 
-mod histogram;
 mod prometheus;
 mod report;
 mod stats;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::histogram::HistogramCells;
+use crate::metrics::WatchedStats;
+use crate::metrics::latencies::LatencyCells;
+use crate::metrics::registry::{Watch, WatchedCells};
 use crate::object::ObjectOperation;
-use crate::process::Owner;
 
-pub use histogram::Latencies;
+pub use crate::metrics::Latencies;
 pub use report::{TelemetryEntry, TelemetryGroups, TelemetryReport};
 pub use stats::{
     CallbackStats, FailureKind, LendingStats, ObjectSide, ObjectStats, OperationStats,
@@ -42,34 +41,25 @@ pub(crate) const TARGET: &str = "fabricast::object::telemetry";
 
 /// Counts for one client or one server; its owner shares it with what counts.
 pub(crate) struct Telemetry {
-    cells: Arc<Cells>,
+    cells: WatchedCells<Cells>,
     side: ObjectSide,
     name: Arc<str>,
-    id: u64,
-    owner: Owner,
 }
 
 impl Telemetry {
     /// For one that just opened. `name`: what people tell it from others by.
     pub(crate) fn new(side: ObjectSide, name: &str) -> Arc<Self> {
-        let cells = Arc::new(Cells::default());
-        let name: Arc<str> = name.into();
-        let mut ledger = ledger();
-        ledger.last += 1;
-        let id = ledger.last;
-        let open = OpenEntry {
-            side,
-            name: Arc::clone(&name),
-            cells: Arc::clone(&cells),
-        };
-        ledger.open.insert(id, open);
         Arc::new(Self {
-            cells,
+            cells: WatchedCells::new(side.watched_kind(), Some(name)),
             side,
-            name,
-            id,
-            owner: Owner::current(),
+            name: name.into(),
         })
+    }
+
+    /// Its number in the process.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn id(&self) -> u64 {
+        self.cells.place().id()
     }
 
     /// A transfer is over: `bytes` were moved, by one that failed too, as far as it got.
@@ -161,7 +151,7 @@ impl Telemetry {
     /// Counted so far. Transfers that end meanwhile may be in some of the numbers and not yet in
     /// others.
     pub(crate) fn stats(&self) -> ObjectStats {
-        self.cells.stats()
+        self.cells.read()
     }
 }
 
@@ -174,49 +164,11 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-impl Drop for Telemetry {
-    fn drop(&mut self) {
-        // In a forked child another thread of the parent may have held the lock for ever.
-        if !self.owner.is_here() {
-            return;
-        }
-        let mut stats = self.cells.stats();
-        // What it kept back is its own matter no more.
-        stats.lending.quarantined_bytes = 0;
-        let mut ledger = ledger();
-        ledger.open.remove(&self.id);
-        *ledger.closed.entry(self.side).or_default() += &stats;
-    }
-}
-
-/// What there is in the process: those that are open, and the sums of those that are not.
-struct Ledger {
-    last: u64,
-    open: BTreeMap<u64, OpenEntry>,
-    closed: BTreeMap<ObjectSide, ObjectStats>,
-}
-
-struct OpenEntry {
-    side: ObjectSide,
-    name: Arc<str>,
-    cells: Arc<Cells>,
-}
-
-static LEDGER: Mutex<Ledger> = Mutex::new(Ledger {
-    last: 0,
-    open: BTreeMap::new(),
-    closed: BTreeMap::new(),
-});
-
-fn ledger() -> MutexGuard<'static, Ledger> {
-    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Default)]
 struct Cells {
     get: OperationCells,
     put: OperationCells,
-    callbacks: HistogramCells,
+    callbacks: LatencyCells,
     callbacks_failed: AtomicU64,
     tokens: AtomicU64,
     rekeyed: AtomicU64,
@@ -229,7 +181,13 @@ struct OperationCells {
     done: AtomicU64,
     bytes: AtomicU64,
     failures: [AtomicU64; FailureKind::ALL.len()],
-    latency: HistogramCells,
+    latency: LatencyCells,
+}
+
+impl Watch for Cells {
+    fn stats(&self) -> WatchedStats {
+        WatchedStats::Object(Box::new(self.read()))
+    }
 }
 
 impl Cells {
@@ -240,7 +198,7 @@ impl Cells {
         }
     }
 
-    fn stats(&self) -> ObjectStats {
+    fn read(&self) -> ObjectStats {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         ObjectStats {
             get: self.get.stats(),

@@ -14,14 +14,19 @@ pub enum Direction {
 impl Direction {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    /// Its word.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
 }
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        })
+        f.write_str(self.label())
     }
 }
 
@@ -43,6 +48,16 @@ impl BackEnd {
     /// All of them, in the order in which statistics list them.
     pub const ALL: [Self; 4] = [Self::Posix, Self::IoUring, Self::CuFile, Self::Staged];
 
+    /// Its word.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::IoUring => "io_uring",
+            Self::CuFile => "cufile",
+            Self::Staged => "staged",
+        }
+    }
+
     /// Its place in [`ALL`](Self::ALL).
     pub(super) const fn index(self) -> usize {
         match self {
@@ -56,12 +71,7 @@ impl BackEnd {
 
 impl fmt::Display for BackEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Posix => "posix",
-            Self::IoUring => "io_uring",
-            Self::CuFile => "cufile",
-            Self::Staged => "staged",
-        })
+        f.write_str(self.label())
     }
 }
 

@@ -2,7 +2,7 @@
 //! process.
 //!
 //! ```text
-//!  operation ── record ──► IoCounters (one a file, relaxed atomics)
+//!  operation ── record ──► IoCounters (one a file, relaxed atomics, an entry of `metrics`)
 //!                              │ snapshot            │ all of them, and what closed files counted
 //!                              ▼                     ▼
 //!                     IoStats of the file     IoStats of the process: stats::process()
@@ -11,19 +11,17 @@
 //! The process has no counters of its own: they would be a cache line that all threads write. Its
 //! statistics are added up when somebody asks.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::back_end::{BackEnd, Direction};
-use crate::histogram::BucketCounts;
-use crate::process::Owner;
+use smallvec::SmallVec;
 
-/// Buckets of a latency histogram: the last one takes what took longer than 2⁴⁰ ns, 18 minutes.
-const BUCKETS: usize = 41;
+use super::back_end::{BackEnd, Direction};
+use crate::metrics::latencies::{LatencyCells, SUM_MAX, bucket, nanoseconds};
+use crate::metrics::registry::{Watch, WatchedCells};
+use crate::metrics::{self, Latencies, WatchedKind, WatchedStats};
 
 /// One operation that is over.
 #[derive(Debug, Clone, Copy)]
@@ -43,22 +41,13 @@ pub(crate) struct Record {
 
 /// The counters of one file.
 pub(crate) struct IoCounters {
-    cells: Arc<Cells>,
-    id: u64,
-    owner: Owner,
+    cells: WatchedCells<Cells>,
 }
 
 impl IoCounters {
     pub(crate) fn new() -> Self {
-        let cells = Arc::new(Cells::default());
-        let mut ledger = ledger();
-        let id = ledger.next;
-        ledger.next += 1;
-        ledger.open.insert(id, Arc::clone(&cells));
         Self {
-            cells,
-            id,
-            owner: Owner::current(),
+            cells: WatchedCells::new(WatchedKind::File, Some("files")),
         }
     }
 
@@ -71,15 +60,12 @@ impl IoCounters {
     /// Counts what was gathered, which is then nothing.
     pub(crate) fn record_all(&self, tally: &mut Tally) {
         self.cells.direction(tally.direction).record_all(tally);
-        *tally = Tally::new(tally.direction, tally.back_end);
     }
 
     /// Counted so far. Operations that end meanwhile may be in some of the numbers and not yet in
     /// others.
     pub(crate) fn snapshot(&self) -> IoStats {
-        let mut stats = IoStats::default();
-        self.cells.add_to(&mut stats);
-        stats
+        self.cells.snapshot()
     }
 }
 
@@ -89,43 +75,15 @@ impl fmt::Debug for IoCounters {
     }
 }
 
-impl Drop for IoCounters {
-    fn drop(&mut self) {
-        // In a forked child another thread of the parent may have held the lock for ever.
-        if !self.owner.is_here() {
-            return;
-        }
-        let mut ledger = ledger();
-        self.cells.add_to(&mut ledger.closed);
-        ledger.open.remove(&self.id);
-    }
-}
-
 /// The statistics of all files that this process opened, closed ones too.
 pub fn process() -> IoStats {
-    let ledger = ledger();
-    let mut stats = ledger.closed;
-    for cells in ledger.open.values() {
-        cells.add_to(&mut stats);
+    let mut sum = IoStats::default();
+    for entry in metrics::snapshot() {
+        if let WatchedStats::File(stats) = entry.stats {
+            sum += &stats;
+        }
     }
-    stats
-}
-
-/// The counters of all files that are open, and the sum of those that are not.
-struct Ledger {
-    next: u64,
-    open: BTreeMap<u64, Arc<Cells>>,
-    closed: IoStats,
-}
-
-static LEDGER: Mutex<Ledger> = Mutex::new(Ledger {
-    next: 0,
-    open: BTreeMap::new(),
-    closed: IoStats::ZERO,
-});
-
-fn ledger() -> std::sync::MutexGuard<'static, Ledger> {
-    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
+    sum
 }
 
 #[derive(Default)]
@@ -146,30 +104,26 @@ impl Cells {
         }
     }
 
-    fn add_to(&self, stats: &mut IoStats) {
-        self.read.add_to(&mut stats.read);
-        self.write.add_to(&mut stats.write);
+    fn snapshot(&self) -> IoStats {
+        IoStats {
+            read: self.read.snapshot(),
+            write: self.write.snapshot(),
+        }
     }
 }
 
+impl Watch for Cells {
+    fn stats(&self) -> WatchedStats {
+        WatchedStats::File(Box::new(self.snapshot()))
+    }
+}
+
+#[derive(Default)]
 struct DirectionCells {
     back_ends: [BackEndCells; BackEnd::ALL.len()],
     direct_bytes: AtomicU64,
     bounced_bytes: AtomicU64,
-    elapsed_ns: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
-}
-
-impl Default for DirectionCells {
-    fn default() -> Self {
-        Self {
-            back_ends: Default::default(),
-            direct_bytes: AtomicU64::new(0),
-            bounced_bytes: AtomicU64::new(0),
-            elapsed_ns: AtomicU64::new(0),
-            buckets: [const { AtomicU64::new(0) }; BUCKETS],
-        }
-    }
+    latency: LatencyCells,
 }
 
 #[derive(Default)]
@@ -189,13 +143,11 @@ pub(crate) struct Tally {
     errors: u64,
     direct_bytes: u64,
     bounced_bytes: u64,
-    elapsed_ns: u64,
-    /// Which of the buckets have something.
-    filled: u64,
-    buckets: [u32; BUCKETS],
+    /// The longest of them.
+    longest_ns: u64,
+    /// By bucket: how many, and how long they took together. Those of one moment are in a few.
+    latencies: SmallVec<[(usize, u64, u64); 8]>,
 }
-
-const _: () = assert!(BUCKETS <= u64::BITS as usize);
 
 impl Tally {
     pub(crate) fn new(direction: Direction, back_end: BackEnd) -> Self {
@@ -207,9 +159,8 @@ impl Tally {
             errors: 0,
             direct_bytes: 0,
             bounced_bytes: 0,
-            elapsed_ns: 0,
-            filled: 0,
-            buckets: [0; BUCKETS],
+            longest_ns: 0,
+            latencies: SmallVec::new(),
         }
     }
 
@@ -223,42 +174,38 @@ impl Tally {
         self.errors += u64::from(record.failed);
         self.direct_bytes += record.direct_bytes;
         self.bounced_bytes += record.bounced_bytes;
-        self.elapsed_ns = self.elapsed_ns.saturating_add(ns);
-        let bucket = bucket(ns);
-        self.filled |= 1 << bucket;
-        self.buckets[bucket] += 1;
+        self.longest_ns = self.longest_ns.max(ns);
+        let (bucket, capped) = (bucket(ns), ns.min(SUM_MAX));
+        match self.latencies.iter_mut().find(|it| it.0 == bucket) {
+            Some((_, operations, total)) => {
+                *operations += 1;
+                *total = total.saturating_add(capped);
+            }
+            None => self.latencies.push((bucket, 1, capped)),
+        }
     }
 }
 
-#[inline]
-fn nanoseconds(elapsed: Duration) -> u64 {
-    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl DirectionCells {
-    fn record_all(&self, tally: &Tally) {
+    fn record_all(&self, tally: &mut Tally) {
         let cells = &self.back_ends[tally.back_end.index()];
         let sums = [
-            (&cells.operations, tally.operations),
-            (&cells.bytes, tally.bytes),
-            (&cells.errors, tally.errors),
-            (&self.direct_bytes, tally.direct_bytes),
-            (&self.bounced_bytes, tally.bounced_bytes),
-            (&self.elapsed_ns, tally.elapsed_ns),
+            (&cells.operations, &mut tally.operations),
+            (&cells.bytes, &mut tally.bytes),
+            (&cells.errors, &mut tally.errors),
+            (&self.direct_bytes, &mut tally.direct_bytes),
+            (&self.bounced_bytes, &mut tally.bounced_bytes),
         ];
-        for (cell, sum) in sums.into_iter().filter(|(_, sum)| *sum > 0) {
-            cell.fetch_add(sum, Ordering::Relaxed);
+        for (cell, sum) in sums.into_iter().filter(|(_, sum)| **sum > 0) {
+            cell.fetch_add(std::mem::take(sum), Ordering::Relaxed);
         }
-        let mut filled = tally.filled;
-        while filled != 0 {
-            let bucket = filled.trailing_zeros() as usize;
-            self.buckets[bucket].fetch_add(tally.buckets[bucket].into(), Ordering::Relaxed);
-            filled &= filled - 1;
+        let longest = std::mem::take(&mut tally.longest_ns);
+        for (bucket, operations, total) in tally.latencies.drain(..) {
+            self.latency.add(bucket, operations, total, longest);
         }
     }
 
     fn record(&self, record: &Record) {
-        let ns = nanoseconds(record.elapsed);
         let cells = &self.back_ends[record.back_end.index()];
         // Relaxed: counters only, nothing is ordered by them.
         cells.operations.fetch_add(1, Ordering::Relaxed);
@@ -274,37 +221,26 @@ impl DirectionCells {
             self.bounced_bytes
                 .fetch_add(record.bounced_bytes, Ordering::Relaxed);
         }
-        self.elapsed_ns.fetch_add(ns, Ordering::Relaxed);
-        self.buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.latency.record(record.elapsed);
     }
 
-    fn add_to(&self, stats: &mut DirectionStats) {
+    fn snapshot(&self) -> DirectionStats {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        for (sum, cells) in stats.back_ends.iter_mut().zip(&self.back_ends) {
-            sum.operations += read(&cells.operations);
-            sum.bytes += read(&cells.bytes);
-            sum.errors += read(&cells.errors);
+        DirectionStats {
+            back_ends: self.back_ends.each_ref().map(|cells| BackEndStats {
+                operations: read(&cells.operations),
+                bytes: read(&cells.bytes),
+                errors: read(&cells.errors),
+            }),
+            direct_bytes: read(&self.direct_bytes),
+            bounced_bytes: read(&self.bounced_bytes),
+            latency: self.latency.snapshot(),
         }
-        stats.direct_bytes += read(&self.direct_bytes);
-        stats.bounced_bytes += read(&self.bounced_bytes);
-        let buckets = self.buckets.iter().map(read);
-        stats.latency.0.add(buckets, read(&self.elapsed_ns));
     }
-}
-
-/// The bucket of a latency: number `n` takes what took less than 2ⁿ ns, and at least half of that.
-#[inline]
-fn bucket(ns: u64) -> usize {
-    ((u64::BITS - ns.leading_zeros()) as usize).min(BUCKETS - 1)
-}
-
-/// What stays below in a bucket.
-fn below(bucket: usize) -> Duration {
-    Duration::from_nanos(1 << bucket)
 }
 
 /// Statistics of one file, or of the process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoStats {
     /// What was read.
@@ -314,11 +250,6 @@ pub struct IoStats {
 }
 
 impl IoStats {
-    const ZERO: Self = Self {
-        read: DirectionStats::ZERO,
-        write: DirectionStats::ZERO,
-    };
-
     /// The half for a direction.
     pub fn direction(&self, direction: Direction) -> &DirectionStats {
         match direction {
@@ -328,16 +259,16 @@ impl IoStats {
     }
 }
 
-impl AddAssign for IoStats {
+impl AddAssign<&Self> for IoStats {
     /// Adds what another file, or another set of files, has counted.
-    fn add_assign(&mut self, other: Self) {
+    fn add_assign(&mut self, other: &Self) {
         self.read.add(&other.read);
         self.write.add(&other.write);
     }
 }
 
 /// Statistics of one direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectionStats {
     back_ends: [BackEndStats; BackEnd::ALL.len()],
@@ -347,17 +278,10 @@ pub struct DirectionStats {
     /// or not the host's.
     pub bounced_bytes: u64,
     /// How long operations took, from their acceptance to their outcome; failed ones too.
-    pub latency: LatencyHistogram,
+    pub latency: Latencies,
 }
 
 impl DirectionStats {
-    const ZERO: Self = Self {
-        back_ends: [BackEndStats::ZERO; BackEnd::ALL.len()],
-        direct_bytes: 0,
-        bounced_bytes: 0,
-        latency: LatencyHistogram::ZERO,
-    };
-
     fn add(&mut self, other: &Self) {
         for (sum, it) in self.back_ends.iter_mut().zip(&other.back_ends) {
             sum.operations += it.operations;
@@ -366,8 +290,7 @@ impl DirectionStats {
         }
         self.direct_bytes += other.direct_bytes;
         self.bounced_bytes += other.bounced_bytes;
-        let latency = &other.latency.0;
-        self.latency.0.add(latency.buckets, latency.total_ns);
+        self.latency += &other.latency;
     }
 
     /// What one back end did.
@@ -407,74 +330,6 @@ pub struct BackEndStats {
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-}
-
-impl BackEndStats {
-    const ZERO: Self = Self {
-        operations: 0,
-        bytes: 0,
-        errors: 0,
-    };
-}
-
-/// How long operations took: a bucket for each power of two of nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LatencyHistogram(BucketCounts<[u64; BUCKETS]>);
-
-impl LatencyHistogram {
-    const ZERO: Self = Self(BucketCounts {
-        buckets: [0; BUCKETS],
-        total_ns: 0,
-    });
-
-    /// Operations in it.
-    pub fn count(&self) -> u64 {
-        self.0.count()
-    }
-
-    /// All latencies added up: with operations at the same time it is more than the time that went
-    /// by.
-    pub fn total(&self) -> Duration {
-        self.0.total()
-    }
-
-    /// The mean; nothing where nothing was counted.
-    pub fn mean(&self) -> Option<Duration> {
-        self.0.mean()
-    }
-
-    /// A bound below which this share of the operations stayed: `quantile(0.99)` is the p99, up to
-    /// twice as long as it really was. Nothing where nothing was counted. A share below 0 counts as
-    /// 0, one above 1 (or not a number) as 1.
-    pub fn quantile(&self, share: f64) -> Option<Duration> {
-        self.0.quantile(share).map(below)
-    }
-
-    /// The buckets that are not empty, the fastest first: a bound, and how many operations stayed
-    /// below it but not below half of it. The last bucket, whose bound is 2⁴⁰ ns, has everything
-    /// slower too.
-    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
-        let buckets = self.0.buckets.iter().enumerate();
-        let filled = buckets.filter(|(_, n)| **n > 0);
-        filled.map(|(place, n)| (below(place), *n))
-    }
-}
-
-impl Default for LatencyHistogram {
-    fn default() -> Self {
-        Self::ZERO
-    }
-}
-
-impl fmt::Debug for LatencyHistogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LatencyHistogram")
-            .field("count", &self.count())
-            .field("mean", &self.mean())
-            .field("p50_below", &self.quantile(0.5))
-            .field("p99_below", &self.quantile(0.99))
-            .finish()
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -23,6 +23,7 @@ mod interface;
 pub(crate) mod journal;
 mod limits;
 mod manifest;
+mod meter;
 mod name;
 mod network;
 mod open_files;

@@ -121,7 +121,7 @@ impl OpenFiles {
             if let Ok(file) = slot.0.try_lock()
                 && let Some(file) = &*file
             {
-                stats += file.stats();
+                stats += &file.stats();
             }
         }
         stats
@@ -152,8 +152,8 @@ impl FileCounts {
     }
 
     pub(super) fn total(&self) -> IoStats {
-        let mut total = *locked(&self.closed);
-        total += self.whole.snapshot();
+        let mut total = locked(&self.closed).clone();
+        total += &self.whole.snapshot();
         total
     }
 }
@@ -170,7 +170,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         let stats = self.handle.stats();
         if stats != IoStats::default() {
-            *locked(&self.counts.closed) += stats;
+            *locked(&self.counts.closed) += &stats;
         }
     }
 }

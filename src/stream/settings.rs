@@ -1,5 +1,6 @@
 //! `StreamSettings`: what senders and receivers of streams have in common.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::limits::FENCE_TIMEOUT_DEFAULT;
@@ -35,6 +36,7 @@ const BUFFERS_OF_RECEIVER: u32 = 32;
 /// | `fence_timeout` | all | time | 2 s | 1 ms to 1 h |
 /// | `pinned` | all | buffers that CUDA copies from and to without the processor | no | |
 /// | `key` | all | a pre-shared key | none | |
+/// | `name` | all | a word, in [`metrics`](crate::metrics) | the side and a number | |
 ///
 /// "Of" names the sides: [`SenderConfig`](crate::stream::SenderConfig) and
 /// [`ReceiverConfig`](crate::stream::ReceiverConfig).
@@ -62,6 +64,7 @@ pub struct StreamSettings {
     pub(in crate::stream) fence_timeout: Duration,
     pub(in crate::stream) pinned: bool,
     pub(in crate::stream) key: Option<PresharedKey>,
+    pub(in crate::stream) name: Option<Arc<str>>,
 }
 
 impl StreamSettings {
@@ -85,6 +88,7 @@ impl StreamSettings {
             fence_timeout: FENCE_TIMEOUT_DEFAULT,
             pinned: false,
             key: None,
+            name: None,
         }
     }
 
@@ -171,6 +175,14 @@ impl StreamSettings {
     #[must_use]
     pub fn key(mut self, key: PresharedKey) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// What the side is called in [`metrics`](crate::metrics). Without it, it is called
+    /// `stream_sender` or `stream_receiver` with a number.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
         self
     }
 

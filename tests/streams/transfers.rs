@@ -144,7 +144,7 @@ fn both_sides_count_what_they_do_with_files_whatever_moves_the_bytes() {
                 panic!("the stream did not arrive");
             };
             receiver.close(by());
-            let (read, written) = (outcome.report.io.read, report.io.write);
+            let (read, written) = (&outcome.report.io.read, &report.io.write);
             // By themselves, as the settings are, writes go around the page cache.
             let direct_sides = match direct {
                 DirectIo::On => [true, true],

@@ -1,9 +1,12 @@
 //! The command `fabricast`: what the library does, from a shell. A thin client of it.
 
+#[cfg(feature = "bench")]
+mod bench;
 mod doctor;
 mod failure;
 mod info;
 mod interrupt;
+mod metrics;
 mod object;
 #[cfg(feature = "pages")]
 mod pages;
@@ -12,6 +15,7 @@ mod readout;
 mod say;
 mod stream;
 mod sums;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
@@ -95,6 +99,13 @@ enum Command {
     /// event
     #[command(subcommand, after_help = readout::args::EXAMPLES)]
     Readout(readout::args::Command),
+    /// How fast messages and streams are between two processes, here or on two machines, beside a
+    /// bare loop over libfabric
+    #[cfg(feature = "bench")]
+    #[command(after_help = format!("{}\n\n{}", bench::args::EXAMPLES, notes()))]
+    Bench(bench::args::BenchArgs),
+    /// What a process that serves its metrics does now: rates, in the terminal
+    Top(top::TopArgs),
     /// What this machine has, and which way GPU memory takes over each network provider
     Info(info::InfoArgs),
     /// What this machine lacks, one line each, with what mends it; each provider is tried
@@ -123,10 +134,19 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Recv(args) => stream::recv::run(&args),
-        Command::Send(args) => stream::send::run(&args),
+        Command::Recv(args) => {
+            let _metrics = args.metrics.start()?;
+            stream::recv::run(&args)
+        }
+        Command::Send(args) => {
+            let _metrics = args.metrics.start()?;
+            stream::send::run(&args)
+        }
         Command::FarEnd => stream::far::end::run(),
-        Command::Serve(args) => object::run(&ObjectCommand::Serve(&args)),
+        Command::Serve(args) => {
+            let _metrics = args.metrics.start()?;
+            object::run(&ObjectCommand::Serve(&args))
+        }
         Command::Get(args) => object::run(&ObjectCommand::Get(&args)),
         Command::Put(args) => object::run(&ObjectCommand::Put(&args)),
         Command::Ls(args) => object::run(&ObjectCommand::Ls(&args)),
@@ -134,6 +154,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => bench::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "pages")]
         Command::Man(args) => pages::man(Cli::command(), &args),

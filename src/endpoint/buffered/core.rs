@@ -19,8 +19,9 @@ use crate::endpoint::event::{ConnectionEvent, SendEvent};
 use crate::endpoint::hub::control::CONTROL_RETRY;
 use crate::endpoint::hub::pool_waker::PoolWaker;
 use crate::endpoint::link::wait::EndpointWait;
+use crate::metrics::registry::WatchedCells;
 use crate::protocol::connection::CloseReason;
-use crate::stats::BufferedStats;
+use crate::stats::{BufferedCells, BufferedStats};
 
 /// Called for each buffer whose outcome nobody will hear.
 pub(crate) type OnAbandoned = Box<dyn FnMut(Carried) + Send>;
@@ -44,7 +45,7 @@ pub(crate) struct BufferedCore<O: BufferSender> {
     packing: Packing,
     manifest: Manifest,
     /// Messages accepted, sent or failed so far: the number of the next one.
-    stats: BufferedStats,
+    stats: WatchedCells<BufferedCells>,
     /// What the sender's last refusal waits for.
     sender_blocked: Blocked,
     /// A push or a buffer was refused as back-pressure: tell when it has passed.
@@ -66,6 +67,7 @@ impl<O: BufferSender> BufferedCore<O> {
         wait: Arc<EndpointWait>,
         pool: SharedBufferManager,
         settings: BufferedSettings,
+        stats: WatchedCells<BufferedCells>,
     ) -> Self {
         let packing = Packing::new(&settings, pool.slot_size(), &wait);
         Self {
@@ -75,7 +77,7 @@ impl<O: BufferSender> BufferedCore<O> {
             packing,
             manifest: Manifest::new(settings.depth),
             settings,
-            stats: BufferedStats::default(),
+            stats,
             sender_blocked: Blocked::Connecting,
             refused: false,
             closing: None,
@@ -110,15 +112,10 @@ impl<O: BufferSender> BufferedCore<O> {
     }
 
     pub(crate) fn stats(&self) -> BufferedStats {
-        let BufferedStats {
-            accepted,
-            confirmed,
-            failed,
-            ..
-        } = self.stats;
+        let stats = self.stats.read();
         BufferedStats {
-            pending: accepted - confirmed - failed,
-            ..self.stats
+            pending: stats.accepted - stats.confirmed - stats.failed,
+            ..stats
         }
     }
 
@@ -200,10 +197,10 @@ impl<O: BufferSender> BufferedCore<O> {
     /// One message more lies in the open buffer.
     #[inline]
     fn packed(&mut self) -> u64 {
-        let number = self.stats.accepted;
-        self.stats.accepted += 1;
+        let number = self.stats.accepted.read();
+        self.stats.accepted.add(1);
         if self.packing.is_full() {
-            self.stats.full += 1;
+            self.stats.full.add(1);
             self.close_open();
         }
         number
@@ -229,7 +226,7 @@ impl<O: BufferSender> BufferedCore<O> {
             if self.is_line_full() {
                 return Err(self.refuse(self.sender_blocked));
             }
-            self.stats.full += 1;
+            self.stats.full.add(1);
             self.close_open();
         }
         let Some(buffer) = self.pool.try_acquire() else {
@@ -244,7 +241,7 @@ impl<O: BufferSender> BufferedCore<O> {
     }
 
     fn refuse(&mut self, blocked: Blocked) -> PushError {
-        self.stats.would_block += 1;
+        self.stats.would_block.add(1);
         self.refused = true;
         // Freed between the refusal and the arming: nobody else would wake us.
         if blocked == Blocked::Buffers && self.pool_waker.arm() {
@@ -289,7 +286,7 @@ impl<O: BufferSender> BufferedCore<O> {
                 None => SendErrorKind::WouldBlock(Blocked::Depth),
                 Some(index) => match self.sender.send(buffer.freeze(len).into(), index) {
                     Ok(()) => {
-                        self.stats.buffers += 1;
+                        self.stats.buffers.add(1);
                         return Ok(());
                     }
                     Err(Refused {
@@ -351,8 +348,8 @@ impl<O: BufferSender> BufferedCore<O> {
         let bytes = payload.len_bytes() as u64;
         let refused = match self.sender.send(payload, index) {
             Ok(()) => {
-                self.stats.buffers += 1;
-                self.stats.bytes += bytes;
+                self.stats.buffers.add(1);
+                self.stats.bytes.add(bytes);
                 self.packing.on_gone(count);
                 return Ok(());
             }
@@ -375,7 +372,7 @@ impl<O: BufferSender> BufferedCore<O> {
     /// The oldest messages that were not sent never will be.
     fn fail_unsent(&mut self, packed: Packed, carried: Carried, kind: SendErrorKind) {
         self.packing.on_gone(packed.count);
-        self.stats.failed += u64::from(packed.count);
+        self.stats.failed.add(u64::from(packed.count));
         self.outbox.push(BufferedEvent::Failed {
             carried,
             buffer: packed.payload.into_buffer().ok(),
@@ -397,8 +394,8 @@ impl<O: BufferSender> BufferedCore<O> {
     fn send_open_if_due(&mut self) {
         match self.packing.leaves() {
             None => return,
-            Some(FlushReason::Flush) => self.stats.flushed += 1,
-            Some(FlushReason::Time) => self.stats.timed += 1,
+            Some(FlushReason::Flush) => self.stats.flushed.add(1),
+            Some(FlushReason::Time) => self.stats.timed.add(1),
         }
         self.close_open();
     }
@@ -444,7 +441,7 @@ impl<O: BufferSender> BufferedCore<O> {
                 let Some(carried) = self.manifest.take(key) else {
                     return;
                 };
-                self.stats.confirmed += carried.messages();
+                self.stats.confirmed.add(carried.messages());
                 let buffer = payload.into_buffer().ok();
                 BufferedEvent::Completed { carried, buffer }
             }
@@ -456,7 +453,7 @@ impl<O: BufferSender> BufferedCore<O> {
                 let Some(carried) = self.manifest.take(key) else {
                     return;
                 };
-                self.stats.failed += carried.messages();
+                self.stats.failed.add(carried.messages());
                 BufferedEvent::Failed {
                     carried,
                     buffer: payload.into_buffer().ok(),

@@ -29,6 +29,8 @@ use crate::endpoint::settings::SettingsOf;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, Packing, PeerAddr};
 use crate::id::EndpointId;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
 use crate::process::Here;
 use crate::protocol::connection::CloseReason;
 use crate::protocol::wire::HeaderMode;
@@ -137,11 +139,14 @@ impl SendEndpointBuffered {
         let outgoing = outgoing.header_mode(HeaderMode::Raw).headers(slots);
         // What is in a buffer is packed already.
         let outgoing = outgoing.packing(Packing::Off);
-        let send = SendConfig::of(config.connection, outgoing);
+        let mut connection = config.connection;
+        connection.kind = Some(WatchedKind::Buffered);
+        let send = SendConfig::of(connection, outgoing);
         let sender = SendEndpointZeroCopy::connect(domain, peer, send)?;
         let wait = sender.endpoint_wait();
+        let stats = WatchedCells::beside(sender.watched());
         Ok(Self {
-            core: Here::new(BufferedCore::new(sender, wait, pool, settings)),
+            core: Here::new(BufferedCore::new(sender, wait, pool, settings, stats)),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::endpoint::settings::{
 };
 
 use crate::endpoint::limits::check_count;
+use crate::metrics::WatchedKind;
 use crate::protocol::connection::Form;
 
 /// Most peers: two connections with each, if both sides begin at once.
@@ -177,6 +178,7 @@ impl ConnectionlessConfig {
             liveness: connection.liveness,
             fence_timeout: connection.fence_timeout_of(),
             watch: connection.watch,
+            watched: connection.watched_as(WatchedKind::Connectionless),
         }
     }
 }

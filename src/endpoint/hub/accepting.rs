@@ -104,7 +104,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     }
 
     pub(super) fn refuse(&mut self, request: L::Request, refusal: Refusal) {
-        self.stats.refused += 1;
+        self.stats.refused.add(1);
         let (now, peer) = (self.timer.now(), self.link.peer_of(&request));
         self.log.refused(now, peer, &refusal);
         self.link.reject(request, &refusal.encode());
@@ -136,7 +136,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             Ok(peer) => Box::new(peer),
             Err(error) => {
                 self.peers.remove(id);
-                self.stats.refused += 1;
+                self.stats.refused.add(1);
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
@@ -312,7 +312,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             return;
         }
         self.directory.on_established();
-        self.stats.connections += 1;
+        self.stats.connections.add(1);
         peer.liveness.kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
         peer.learn_header_mode();
         if let (Some(own), Some(frames)) = (&mut peer.outbound.frames, &self.outbound.frames)

@@ -186,8 +186,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             self.timer.disturb();
         }
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
-        self.stats.lost += u64::from(!orderly && peer.established);
-        self.stats.closed += u64::from(peer.established);
+        self.stats.lost.add(u64::from(!orderly && peer.established));
+        self.stats.closed.add(u64::from(peer.established));
         self.close_scoped_windows(id, &peer.link);
         self.leave_long(id, &mut peer);
         self.release_drained(&mut peer);
@@ -219,7 +219,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             ));
             self.log.ended(self.timer.now(), id, addr, &reason);
         } else {
-            self.stats.refused += u64::from(!dialed);
+            self.stats.refused.add(u64::from(!dialed));
             self.log.refused(self.timer.now(), addr, &reason);
         }
         if dialed {
@@ -409,7 +409,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         let leaked = leaked + self.outbound.tell_leaked(id, errno, events);
         // Peers may use the windows for ever.
         let leaked = leaked + self.exposed.leak_all(id);
-        self.stats.leaked += leaked;
+        self.stats.leaked.add(leaked);
         stats::count_leaked(leaked);
     }
 
@@ -553,7 +553,7 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
     fn drop(&mut self) {
         let guard = LeakGuard(self);
         let hub = &mut *guard.0;
-        let abandoned = hub.outbound.account.stats.in_flight;
+        let abandoned = hub.outbound.account.stats.in_flight.read();
         let ids = hub.peers.ids();
         if hub.link.form() == Form::Rdm {
             hub.tell_peers(&ids);
@@ -577,6 +577,8 @@ impl<L: Link, E: HubEvent> Drop for Hub<L, E> {
             hub.abandon_posted(None);
         }
         stats::count_abandoned(abandoned);
+        hub.outbound.account.stats.abandoned.add(abandoned);
+        hub.outbound.account.stats.in_flight.set(0);
         if abandoned > 0 {
             let endpoint = hub.id();
             say(|| {

@@ -74,10 +74,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// One batch of completions; an empty poll does little more than this.
     #[inline(always)]
     pub(super) fn read_completions(&mut self, events: &mut Vec<E>) -> usize {
-        self.stats.cq_reads += 1;
+        self.stats.cq_reads.add(1);
         let (found, read) = self.cq.read(&mut self.link);
         match found {
-            0 => self.stats.cq_reads_empty += 1,
+            0 => self.stats.cq_reads_empty.add(1),
             _ => self.on_batch(events),
         }
         if let Err(error) = read {
@@ -197,7 +197,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// A completion that names no operation in flight.
     #[cold]
     fn on_unknown(&mut self, context: usize, reason: ContextError, error: Option<CompletionError>) {
-        self.stats.unknown_completions += 1;
+        self.stats.unknown_completions.add(1);
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
         if self.link.form() == Form::Rdm && error.is_some() {
             return tracing::debug!(

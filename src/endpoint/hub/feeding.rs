@@ -77,7 +77,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             match self.peers.get_mut(id) {
                 Some(peer) if !peer.receives.starved => {
                     peer.receives.starved = true;
-                    self.stats.starved += 1;
+                    self.stats.starved.add(1);
                     events.tell(ReceiveEvent::Starved { connection: id });
                 }
                 Some(_) if Some(id) != first => return,

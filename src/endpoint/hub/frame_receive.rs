@@ -69,10 +69,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 reader.into_counts()
             }
         };
-        self.stats.bytes += bytes;
-        self.stats.messages += messages;
-        self.stats.packed.messages += messages;
-        self.stats.packed.frames += 1;
+        self.stats.bytes.add(bytes);
+        self.stats.messages.add(messages);
+        self.stats.packed.messages.add(messages);
+        self.stats.packed.frames.add(1);
         if let Some(peer) = self.peers.get_mut(id) {
             peer.machine.on_frame_read(messages);
             if let Some(error) = wrong {

@@ -199,7 +199,11 @@ impl Outbound {
             return;
         };
         let before = stream.before_post(len, clock);
-        self.account.stats.gathered.messages += u64::from(stream.is_gathering());
+        self.account
+            .stats
+            .gathered
+            .messages
+            .add(u64::from(stream.is_gathering()));
         if before != BeforePost::Nothing {
             self.tell_kernel(link, (id, peer), before);
         }
@@ -221,11 +225,11 @@ impl Outbound {
         if let Some(stream) = peer.outbound.stream.as_mut().filter(|_| !told) {
             stream.give_up();
         }
-        let stats = &mut self.account.stats;
+        let stats = &*self.account.stats;
         if before == BeforePost::Push && told {
-            stats.gathered.pushed += 1;
+            stats.gathered.pushed.add(1);
         } else if gather && told {
-            stats.gathered.streams += 1;
+            stats.gathered.streams.add(1);
             self.gathering.push(id);
             // Who goes to sleep now has to poll first.
             self.wait.set_gathering(true);
@@ -263,7 +267,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             }
             stream.is_gathering()
         });
-        self.outbound.account.stats.gathered.let_go += let_go;
+        self.outbound.account.stats.gathered.let_go.add(let_go);
         if self.outbound.gathering.is_empty() {
             self.wait.set_gathering(false);
         }

@@ -177,7 +177,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
             };
             let landed = LongBuffer::landed(std::mem::replace(buffer, slot));
             landed.copy_out(0, &mut buffer[..held.len]);
-            self.stats.late_copied += held.len as u64;
+            self.stats.late_copied.add(held.len as u64);
             self.exposed.keep_until(id, held.epoch, landed.into());
             held.on_copied();
         }

@@ -279,8 +279,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         if let (Some(own), LongBuffer::Host(buffer)) = (&peer.long.own_window, &mut memory) {
             own.memory.copy_out(0, &mut buffer[..len]);
             match self.long.as_ref().is_some_and(|long| long.copies) {
-                true => self.stats.long_copied += len as u64,
-                false => self.stats.late_copied += len as u64,
+                true => self.stats.long_copied.add(len as u64),
+                false => self.stats.late_copied.add(len as u64),
             }
         }
         if self.shared.is_some() {
@@ -510,8 +510,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
                 ReceiveEvent::DeviceMessage(DeviceMessage::new(id, number, &header, buffer))
             }
         };
-        self.stats.messages += 1;
-        self.stats.bytes += len as u64;
+        self.stats.messages.add(1);
+        self.stats.bytes.add(len as u64);
         Ok(event)
     }
 
@@ -543,8 +543,8 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         let lone_header = lone.flatten();
         let size = lone_header.as_ref().map_or(0, |header| header.len());
-        self.stats.messages += 1;
-        self.stats.bytes += (len + size) as u64;
+        self.stats.messages.add(1);
+        self.stats.bytes.add((len + size) as u64);
         // The machine counts what came before.
         let number = sequence + 1;
         let message = Message::new(id, number, header, buffer.freeze(len), lone_header);

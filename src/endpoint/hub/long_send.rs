@@ -297,7 +297,7 @@ impl LongSend {
         if let PostRefused::Errno(errno) = refused {
             way.machine.on_lost(Some(errno));
         }
-        *way.eagain += u64::from(refused == PostRefused::Again);
+        way.eagain.add(u64::from(refused == PostRefused::Again));
         self.retry = refused == PostRefused::Again;
         Err(way.posted.pieces.abort(context).into_held())
     }

@@ -38,6 +38,7 @@ use crate::endpoint::windows::one_sided::{Local, OneSided};
 use crate::fabric::{Packing, Shape};
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::{Registrar, Scope};
+use crate::metrics::stats::EndpointCells;
 use crate::protocol::wire::{HeaderMode, WindowId};
 
 mod account;
@@ -94,7 +95,7 @@ pub(super) fn way<'a, L: Link>(
         header_desc,
         outgoing: &mut outbound.outgoing,
         posted: &mut outbound.posted,
-        eagain: &mut outbound.account.stats.eagain,
+        eagain: &outbound.account.stats.eagain,
     };
     (&mut peer.outbound.line, way)
 }
@@ -106,6 +107,7 @@ impl Outbound {
         link: &L,
         wait: &Arc<EndpointWait>,
         clock: &Clock,
+        cells: Arc<EndpointCells>,
     ) -> Result<Self, Error> {
         let bounds @ (_, total) = settings.outbound();
         let one_sided_pieces = settings.one_sided_pieces();
@@ -139,7 +141,7 @@ impl Outbound {
             outgoing,
             posted: Posted::new(messages, total, pieces, limits.contexts),
             operations: 0,
-            account: SendAccount::new(bounds),
+            account: SendAccount::new(bounds, cells),
             frames,
             refused: RefusedPeers::default(),
             waiting: Vec::new(),

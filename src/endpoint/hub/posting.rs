@@ -15,6 +15,7 @@ use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::fabric::Shape;
 use crate::id::ConnectionId;
+use crate::metrics::cell::Count;
 use crate::protocol::connection::Connection;
 
 /// What a line posts with: a connection, and what all connections of its endpoint share.
@@ -29,7 +30,7 @@ pub(crate) struct Posting<'a, L: Link> {
     pub(crate) outgoing: &'a mut Outgoing,
     pub(crate) posted: &'a mut Posted,
     /// Counts what the provider had no room for.
-    pub(crate) eagain: &'a mut u64,
+    pub(crate) eagain: &'a Count,
 }
 
 impl<L: Link> Posting<'_, L> {

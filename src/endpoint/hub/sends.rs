@@ -444,7 +444,11 @@ impl<L: Link> PeerSender<'_, L> {
             unreachable!("the context is the one of a message");
         };
         let (_, payload) = self.outbound.outgoing.end(&mut op);
-        self.outbound.account.stats.eagain += u64::from(refused == PostRefused::Again);
+        self.outbound
+            .account
+            .stats
+            .eagain
+            .add(u64::from(refused == PostRefused::Again));
         (outgoing::refused_by_provider(refused), payload)
     }
 

@@ -9,6 +9,7 @@ use super::{OutboundSettings, WindowSettings};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::long_messages::LongMessages;
+use crate::metrics::registry::WatchedAs;
 use crate::protocol::connection::{Form, SUBSCRIPTION_MESSAGES_MAX};
 use crate::protocol::credit::HEARTBEAT_MESSAGES_MAX;
 use crate::protocol::liveness::LivenessTimeouts;
@@ -58,6 +59,7 @@ pub(crate) struct HubSettings {
     /// How long a peer may take to answer a fence.
     pub(crate) fence_timeout: Duration,
     pub(crate) watch: TcpWatch,
+    pub(crate) watched: WatchedAs,
 }
 
 /// Receives of a connection.

@@ -15,6 +15,9 @@ use crate::id::{ConnectionId, EndpointId};
 use crate::protocol::connection::{CloseReason, State};
 use crate::stats::SendStats;
 
+/// Connections whose credits are added up, at most.
+const CREDITS_OF_MAX: usize = 64;
+
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(crate) fn id(&self) -> EndpointId {
         self.outbound.outgoing.owner()
@@ -94,6 +97,20 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         posted.chain(line).collect()
     }
 
+    /// Counts what the peers would take now. Of very many it would take longer than the rest of a
+    /// poll: those are left out.
+    pub(super) fn count_credits(&mut self) {
+        if !self.outbound.sends_messages() {
+            return;
+        }
+        let peers = self.peers.iter().take(CREDITS_OF_MAX);
+        let standing = peers.filter(|(_, peer)| peer.machine.state() == State::Established);
+        let credits = standing
+            .map(|(_, peer)| u64::from(peer.machine.credits()))
+            .sum();
+        self.watched.credits.set(credits);
+    }
+
     /// How what goes out on a connection stands.
     pub(crate) fn send_status(&self, id: ConnectionId) -> SendStatus {
         let Some(peer) = self.peers.get(id) else {
@@ -131,7 +148,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
 
     pub(crate) fn send_stats(&self) -> SendStats {
         match self.outbound.sends_messages() {
-            true => self.outbound.account.stats,
+            true => self.outbound.account.stats.read(),
             false => SendStats::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! `HubTimer`: when a hub looks at the clock, and what its sleepers are woken by.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Hub;
 use crate::clock::Clock;
@@ -24,7 +24,12 @@ pub(super) struct HubTimer {
     stale: bool,
     /// When the layer above wants to be polled.
     layer: Option<Instant>,
+    /// When what changes with each message was counted last.
+    counted: Option<Instant>,
 }
+
+/// How often what changes with each message is counted, at most.
+const COUNT_EVERY: Duration = Duration::from_millis(1);
 
 impl HubTimer {
     pub(super) fn new(clock: Clock) -> Self {
@@ -35,6 +40,7 @@ impl HubTimer {
             armed: None,
             stale: false,
             layer: None,
+            counted: None,
         }
     }
 
@@ -71,6 +77,16 @@ impl HubTimer {
             self.polls_without_look = 0;
         }
         looks
+    }
+
+    /// Whether it is time to count what changes with each message.
+    #[inline]
+    fn take_count_due(&mut self, now: Instant) -> bool {
+        let is_due = self.counted.is_none_or(|at| now >= at + COUNT_EVERY);
+        if is_due {
+            self.counted = Some(now);
+        }
+        is_due
     }
 
     /// Whether a deadline that the timer was set to has passed, or may have.
@@ -127,6 +143,9 @@ impl HubTimer {
 impl<L: Link, E: HubEvent> Hub<L, E> {
     pub(super) fn on_time(&mut self, events: &mut Vec<E>) {
         let now = self.timer.now();
+        if self.timer.take_count_due(now) {
+            self.count_credits();
+        }
         while let Some(id) = self.agenda.pop_heard() {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.liveness.heard = false;
@@ -165,9 +184,10 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         self.check_deadlines(now, events);
         if now >= self.cm.next_reap {
-            self.stats.reaped += self
-                .link
-                .reap_half_open(now, self.settings.handshake_timeout);
+            let timeout = self.settings.handshake_timeout;
+            self.stats
+                .reaped
+                .add(self.link.reap_half_open(now, timeout));
             self.cm.next_reap = now + self.settings.handshake_timeout / 2;
         }
     }

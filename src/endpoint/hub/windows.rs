@@ -164,7 +164,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         };
         let held = peer.long.held.is_some();
         if peer.machine.on_peer_wrote().is_ok() {
-            self.stats.peer_writes += 1;
+            self.stats.peer_writes.add(1);
             // It took no receive: its credit is free again.
             peer.count_reposted();
             match self.exposed.see_writes(id, window) {
@@ -189,7 +189,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
     /// no windows any more.
     #[cold]
     fn on_stray_write(&mut self, named: WriteMark) {
-        self.stats.stray_writes += 1;
+        self.stats.stray_writes.add(1);
         if named != WriteMark::Nothing {
             return;
         }

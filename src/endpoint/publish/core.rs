@@ -61,11 +61,10 @@ impl<L: Link> PublishCore<L> {
     pub(crate) fn new(core: Hub<L>, settings: PublishSettings) -> Self {
         Self {
             now: core.clock().now(),
-            core,
             table: SubscriptionTable::new(settings.limits),
             account: Publications::new(settings.publications),
             queues: SubscriberQueues::default(),
-            outbox: Outbox::new(settings.tell_sent),
+            outbox: Outbox::new(settings.tell_sent, core.watched()),
             blocked: None,
             closing: false,
             raw: Vec::new(),
@@ -73,6 +72,7 @@ impl<L: Link> PublishCore<L> {
             header: PublicationHeader::default(),
             members: Vec::new(),
             joined: None,
+            core,
             settings,
         }
     }
@@ -85,8 +85,13 @@ impl<L: Link> PublishCore<L> {
         PublishStats {
             open: self.account.len() as u64,
             subscriptions: self.table.len().into(),
-            ..self.outbox.stats
+            ..self.outbox.stats.read()
         }
+    }
+
+    fn count_subscriptions(&self) {
+        let subscriptions = self.table.len().into();
+        self.outbox.stats.subscriptions.set(subscriptions);
     }
 
     pub(crate) fn subscribers(&self, tag: u64) -> usize {
@@ -125,7 +130,7 @@ impl<L: Link> PublishCore<L> {
             Ok((number, payload, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
             Err((kind, payload)) => {
                 if let SendErrorKind::WouldBlock(blocked) = kind {
-                    self.outbox.stats.would_block += 1;
+                    self.outbox.stats.would_block.add(1);
                     self.blocked = Some(blocked);
                 }
                 Err(Refused::new(kind, payload, key))
@@ -168,7 +173,7 @@ impl<L: Link> PublishCore<L> {
             return Err(SendErrorKind::Closing);
         }
         let Some((number, members)) = self.table.members(tag) else {
-            self.outbox.stats.without_subscribers += 1;
+            self.outbox.stats.without_subscribers.add(1);
             return Err(SendErrorKind::NoSubscribers { tag });
         };
         if self.account.is_full() {
@@ -221,8 +226,8 @@ impl<L: Link> PublishCore<L> {
             *held = PublicationHold { payload, header };
         }
         self.account.seal(ticket);
-        self.outbox.stats.published += 1;
-        self.outbox.stats.posted += u64::from(told.posted);
+        self.outbox.stats.published.add(1);
+        self.outbox.stats.posted.add(u64::from(told.posted));
         if told.posted + told.waiting == 0 {
             // Nothing will complete: the end is told by the next poll, which is to come.
             self.core.wait().wake();
@@ -235,7 +240,7 @@ impl<L: Link> PublishCore<L> {
         if !self.core.is_open(connection) {
             return;
         }
-        self.outbox.stats.cut_off += 1;
+        self.outbox.stats.cut_off.add(1);
         let reason = lag.close_reason();
         self.core.abort_connection(connection, reason);
     }
@@ -264,7 +269,7 @@ impl<L: Link> PublishCore<L> {
 
     fn report(&mut self, events: &mut Vec<PublishEvent>) {
         while let Some(over) = self.account.report() {
-            self.outbox.stats.over += 1;
+            self.outbox.stats.over.add(1);
             events.push(PublishEvent::Published {
                 key: over.key,
                 payload: over.held.into_payload(),
@@ -332,6 +337,7 @@ impl<L: Link> PublishCore<L> {
             ConnectionEvent::Disconnected(_) => {
                 self.empty_lane(connection);
                 let count = self.table.remove(connection);
+                self.count_subscriptions();
                 if count > 0 {
                     let gone = PublishEvent::SubscriptionsGone { connection, count };
                     self.outbox.push(gone);
@@ -376,13 +382,14 @@ impl<L: Link> PublishCore<L> {
         }
         let tag = request.tag;
         let (outcome, next) = self.table.ask(connection, request);
+        self.count_subscriptions();
         if outcome == SubscriptionOutcome::DONE {
             self.outbox.push(match request.on {
                 true => PublishEvent::Subscribed { connection, tag },
                 false => PublishEvent::Unsubscribed { connection, tag },
             });
         } else if !outcome.is_granted() {
-            self.outbox.stats.refused += 1;
+            self.outbox.stats.refused.add(1);
         }
         self.core
             .answer_subscription(connection, outcome, next, raw);
@@ -411,7 +418,7 @@ impl<L: Link> PublishCore<L> {
                     queue.take_next();
                     queue.on_posted(ticket, since);
                     due.note(queue);
-                    self.outbox.stats.posted += 1;
+                    self.outbox.stats.posted.add(1);
                     self.end_wait(ticket);
                 }
                 Err(SendErrorKind::WouldBlock(_)) => return,

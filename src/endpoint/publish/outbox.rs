@@ -3,7 +3,8 @@
 use super::event::PublishEvent;
 use super::policy::PeerOutcome;
 use crate::id::ConnectionId;
-use crate::stats::PublishStats;
+use crate::metrics::registry::{WatchedCells, WatchedPlace};
+use crate::stats::PublishCells;
 
 /// Events that nobody was told of yet, with the counters.
 #[derive(Debug)]
@@ -11,15 +12,15 @@ pub(super) struct Outbox {
     events: Vec<PublishEvent>,
     /// Each send that succeeded is told of, too.
     tell_sent: bool,
-    pub(super) stats: PublishStats,
+    pub(super) stats: WatchedCells<PublishCells>,
 }
 
 impl Outbox {
-    pub(super) fn new(tell_sent: bool) -> Self {
+    pub(super) fn new(tell_sent: bool, watched: &WatchedPlace) -> Self {
         Self {
             events: Vec::new(),
             tell_sent,
-            stats: PublishStats::default(),
+            stats: WatchedCells::beside(watched),
         }
     }
 
@@ -35,9 +36,9 @@ impl Outbox {
     /// How a publication ended for one subscriber.
     pub(super) fn tell_peer(&mut self, key: u64, connection: ConnectionId, outcome: PeerOutcome) {
         match outcome {
-            PeerOutcome::Sent => self.stats.sent += 1,
-            PeerOutcome::Dropped(_) => self.stats.dropped += 1,
-            PeerOutcome::Failed(_) => self.stats.failed += 1,
+            PeerOutcome::Sent => self.stats.sent.add(1),
+            PeerOutcome::Dropped(_) => self.stats.dropped.add(1),
+            PeerOutcome::Failed(_) => self.stats.failed.add(1),
         }
         if self.tell_sent || outcome != PeerOutcome::Sent {
             self.events.push(PublishEvent::Peer {

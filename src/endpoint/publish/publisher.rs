@@ -23,6 +23,7 @@ use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::settings::{ConnectionSettings, OutgoingSettings, SettingsOf};
 use crate::id::ConnectionId;
 
+use crate::metrics::WatchedKind;
 use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
@@ -215,6 +216,7 @@ impl PublishConfig {
             liveness: self.connection.liveness,
             fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
+            watched: self.connection.watched_as(WatchedKind::Publish),
         })
     }
 }

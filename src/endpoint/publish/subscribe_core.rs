@@ -1,7 +1,6 @@
 //! `SubscribeCore`: what a subscriber does, over any link. A layer above [`Hub`], which connects
 //! and receives.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::subscribe_event::{AboutPublication, PublisherId, SubscribeEvent};
@@ -14,10 +13,11 @@ use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::{self, ReconnectPolicy, Redial};
 use crate::fabric::PeerAddr;
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
+use crate::metrics::registry::WatchedCells;
 use crate::protocol::connection::{CloseReason, Violation};
 use crate::protocol::wire::{HeaderMode, PUBLICATION_LEN, PublicationPrefix, SubscriptionRequest};
-use crate::stats::SubscribeStats;
+use crate::stats::{SubscribeCells, SubscribeStats};
 
 /// What the layer needs to know; checked by the public configuration.
 #[derive(Debug, Clone)]
@@ -45,14 +45,14 @@ struct Publisher {
 pub(crate) struct SubscribeCore<L: Link> {
     core: Hub<L>,
     settings: SubscribeSettings,
-    publishers: HashMap<PublisherId, Publisher>,
-    by_connection: HashMap<ConnectionId, PublisherId>,
+    publishers: IdMap<PublisherId, Publisher>,
+    by_connection: IdMap<ConnectionId, PublisherId>,
     /// Events that the next poll reports.
     later: Vec<SubscribeEvent>,
     closing: bool,
     /// When a layer above has something to look at.
     look: Option<Instant>,
-    stats: SubscribeStats,
+    stats: WatchedCells<SubscribeCells>,
     raw: Vec<ReceiveEvent>,
     subscription_events: Vec<(ConnectionId, SubscriptionEvent)>,
 }
@@ -61,14 +61,14 @@ impl<L: Link> SubscribeCore<L> {
     /// Over a core that connects, receives, and speaks of subscriptions.
     pub(crate) fn new(core: Hub<L>, settings: SubscribeSettings) -> Self {
         Self {
+            stats: WatchedCells::beside(core.watched()),
             core,
             settings,
-            publishers: HashMap::new(),
-            by_connection: HashMap::new(),
+            publishers: IdMap::default(),
+            by_connection: IdMap::default(),
             later: Vec::new(),
             closing: false,
             look: None,
-            stats: SubscribeStats::default(),
             raw: Vec::new(),
             subscription_events: Vec::new(),
         }
@@ -79,7 +79,7 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     pub(crate) fn stats(&self) -> SubscribeStats {
-        self.stats
+        self.stats.read()
     }
 
     /// Publishers that are connected, or will be.
@@ -281,8 +281,10 @@ impl<L: Link> SubscribeCore<L> {
         };
         found.raw = mode == HeaderMode::Raw;
         found.stands = true;
-        self.stats.connected += 1;
-        self.stats.reconnects += u64::from(std::mem::replace(&mut found.stood, true));
+        self.stats.connected.add(1);
+        self.stats
+            .reconnects
+            .add(u64::from(std::mem::replace(&mut found.stood, true)));
         found.redial.on_connected(self.core.clock().now());
         self.ask(id, more);
     }
@@ -296,7 +298,9 @@ impl<L: Link> SubscribeCore<L> {
             return;
         };
         message.cut_front(raw, PUBLICATION_LEN);
-        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
+        self.stats
+            .bytes
+            .add((message.header().len() + message.payload().len()) as u64);
         events.push(SubscribeEvent::message(message, about));
     }
 
@@ -311,7 +315,9 @@ impl<L: Link> SubscribeCore<L> {
             return;
         };
         message.cut_front(PUBLICATION_LEN);
-        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
+        self.stats
+            .bytes
+            .add((message.header().len() + message.payload().len()) as u64);
         events.push(SubscribeEvent::delivered(message, about));
     }
 
@@ -339,11 +345,11 @@ impl<L: Link> SubscribeCore<L> {
         };
         let found = self.publishers.get_mut(&publisher)?;
         let Some(missed) = found.wanted.on_publication(tag, number) else {
-            self.stats.strays += 1;
+            self.stats.strays.add(1);
             return None;
         };
-        self.stats.received += 1;
-        self.stats.missed += missed;
+        self.stats.received.add(1);
+        self.stats.missed.add(missed);
         Some(AboutPublication {
             publisher,
             tag,
@@ -365,7 +371,9 @@ impl<L: Link> SubscribeCore<L> {
         };
         if let Some(found) = self.publishers.get_mut(&publisher) {
             found.connection = None;
-            self.stats.connected -= u64::from(std::mem::take(&mut found.stands));
+            self.stats
+                .connected
+                .sub(u64::from(std::mem::take(&mut found.stands)));
         }
         self.on_end(publisher, reason, events);
     }

@@ -22,6 +22,7 @@ use crate::endpoint::limits::{self, check_count};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 
+use crate::metrics::WatchedKind;
 use crate::protocol::connection::Form;
 
 use crate::endpoint::link::rdm_hello::HELLO_MESSAGE_MAX;
@@ -128,6 +129,7 @@ impl SubscribeConfig {
             liveness: self.connection.liveness,
             fence_timeout: self.connection.fence_timeout_of(),
             watch: self.connection.watch,
+            watched: self.connection.watched_as(WatchedKind::Subscribe),
         }
     }
 }

@@ -23,6 +23,8 @@ use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowMemory, 
 use crate::fabric::PeerAddr;
 use crate::id::{ConnectionId, EndpointId};
 use crate::memory::Access;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedPlace;
 use crate::protocol::connection::{CloseReason, Form, State};
 use crate::protocol::wire::{CONTROL_LEN_MAX, WindowDescriptor};
 use crate::stats::SendStats;
@@ -54,6 +56,7 @@ pub(crate) fn settings(sends: OutboundSettings, connection: &ConnectionSettings)
         liveness: connection.liveness,
         fence_timeout: connection.fence_timeout_of(),
         watch: connection.watch,
+        watched: connection.watched_as(WatchedKind::Send),
     }
 }
 
@@ -131,6 +134,10 @@ impl<L: Link> SendCore<L> {
             leaked: hub.leaked,
             ..self.hub.send_stats()
         }
+    }
+
+    pub(crate) fn watched(&self) -> &WatchedPlace {
+        self.hub.watched()
     }
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {

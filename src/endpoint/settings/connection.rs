@@ -1,5 +1,6 @@
 //! `ConnectionSettings`: which connections an endpoint has, how they are made, watched and ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
@@ -13,6 +14,8 @@ use crate::endpoint::receive::AcceptPolicy;
 use crate::endpoint::reconnect::ReconnectPolicy;
 use crate::endpoint::settings::SettingsOf;
 use crate::fabric::EndpointSettings;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedAs;
 use crate::protocol::liveness::LivenessTimeouts;
 
 /// Which connections an endpoint has, and how they are made, watched and ended. A config's
@@ -33,6 +36,7 @@ use crate::protocol::liveness::LivenessTimeouts;
 /// | `accept` | receive, publish | | `All` | |
 /// | `windows` | send | windows exposed at once | 1,024 | 0 to 65,536 |
 /// | `windows` | receive | windows exposed at once | 0 | 0 to 65,536 |
+/// | `name` | all | a word, in [`metrics`](crate::metrics) | the kind and a number | |
 /// | `endpoint` | all | | the provider's own | see [`EndpointSettings`] |
 ///
 /// "Of" names the endpoints that have the setting: [`SendConfig`](crate::endpoint::SendConfig),
@@ -68,6 +72,9 @@ pub struct ConnectionSettings {
     max_connections: Option<u32>,
     accept: Option<AcceptPolicy>,
     windows: Option<u32>,
+    name: Option<Arc<str>>,
+    /// What a layer above says that it is.
+    pub(crate) kind: Option<WatchedKind>,
 }
 
 /// Nothing is set: each endpoint's defaults.
@@ -84,6 +91,8 @@ impl Default for ConnectionSettings {
             max_connections: None,
             accept: None,
             windows: None,
+            name: None,
+            kind: None,
         }
     }
 }
@@ -99,6 +108,22 @@ impl ConnectionSettings {
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
+    }
+
+    /// What it is called in [`metrics`](crate::metrics), where endpoints of one kind that are called
+    /// the same are one series. Without it, it is called by its kind and a number.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What an endpoint of this kind is watched as.
+    pub(crate) fn watched_as(&self, kind: WatchedKind) -> WatchedAs {
+        WatchedAs {
+            kind: self.kind.unwrap_or(kind),
+            name: self.name.clone(),
+        }
     }
 
     /// How long the goodbye may take when the peer begins it.

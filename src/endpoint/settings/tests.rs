@@ -82,6 +82,7 @@ fn the_table_of_connection_settings_is_what_the_code_does() {
             )
         }),
         ("accept", |(of, s)| (of, s.accept(AcceptPolicy::Ask))),
+        ("name", |(of, s)| (of, s.name("one of many"))),
         ("endpoint", |(of, s)| {
             (of, s.endpoint(EndpointSettings::default().tx_size(8)))
         }),

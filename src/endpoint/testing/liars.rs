@@ -147,6 +147,7 @@ fn settings(long: &SharedBufferManager) -> HubSettings {
         },
         fence_timeout: FENCE_TIMEOUT_DEFAULT,
         watch: TcpWatch::default(),
+        watched: crate::metrics::registry::WatchedAs::of(crate::metrics::WatchedKind::Duplex),
     }
 }
 

@@ -707,6 +707,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
         liveness: LivenessTimeouts::ENDLESS,
         fence_timeout: FENCE_TIMEOUT_DEFAULT,
         watch: TcpWatch::default(),
+        watched: crate::metrics::registry::WatchedAs::of(crate::metrics::WatchedKind::Duplex),
     }
 }
 

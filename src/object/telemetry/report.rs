@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::stats::{FailureKind, label};
 use super::{ObjectSide, ObjectStats, OperationStats, prometheus};
+use crate::metrics::{self, WatchedStats};
 use crate::object::ObjectOperation;
 
 bitflags::bitflags! {
@@ -71,25 +72,20 @@ pub struct TelemetryReport {
 impl TelemetryReport {
     /// Of all that this process opened; those that were closed are added up.
     pub fn of_process() -> Self {
-        let ledger = super::ledger();
-        let mut entries = Vec::new();
-        for (&side, stats) in &ledger.closed {
-            entries.push(TelemetryEntry {
-                side,
-                name: "".into(),
-                id: 0,
-                stats: stats.clone(),
-            });
+        let entries = metrics::snapshot().into_iter().filter_map(|entry| {
+            let WatchedStats::Object(stats) = entry.stats else {
+                return None;
+            };
+            Some(TelemetryEntry {
+                side: ObjectSide::of_kind(entry.kind)?,
+                name: entry.name,
+                id: entry.id,
+                stats: *stats,
+            })
+        });
+        Self {
+            entries: entries.collect(),
         }
-        for (&id, open) in &ledger.open {
-            entries.push(TelemetryEntry {
-                side: open.side,
-                name: Arc::clone(&open.name),
-                id,
-                stats: open.cells.stats(),
-            });
-        }
-        Self { entries }
     }
 
     /// Each of them: the sums of those that are closed, then the others in the order in which they

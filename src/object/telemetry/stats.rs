@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-use super::histogram::Latencies;
+use crate::metrics::{Latencies, WatchedKind};
 use crate::object::{ObjectError, ObjectOperation, TransferCause, TransferErrorKind};
 
 /// Which side counts.
@@ -17,6 +17,20 @@ pub enum ObjectSide {
 }
 
 impl ObjectSide {
+    /// What one of this side is watched as.
+    pub(super) fn watched_kind(self) -> WatchedKind {
+        match self {
+            Self::Client => WatchedKind::ObjectClient,
+            Self::Server => WatchedKind::ObjectServer,
+        }
+    }
+
+    /// The side of what is watched as this.
+    pub(super) fn of_kind(kind: WatchedKind) -> Option<Self> {
+        let sides = [Self::Client, Self::Server];
+        sides.into_iter().find(|side| side.watched_kind() == kind)
+    }
+
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -78,7 +92,7 @@ impl FailureKind {
         self as usize
     }
 
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Refused => "refused",
             Self::WouldBlock => "would_block",

@@ -2,14 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{TelemetryGroups, TelemetryReport};
-use crate::process::Owner;
-use crate::storage::AtomicFile;
+use crate::metrics;
+use crate::metrics::periodic::{Periodic, SHORTEST};
 
 /// What is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -59,8 +58,6 @@ impl TelemetryWriterConfig {
     }
 }
 
-const SHORTEST: Duration = Duration::from_millis(10);
-
 /// Writes what all clients and servers of the process counted, those that are closed too, and once
 /// more when it is finished or dropped; then it flushes. It has a thread of its own, and nobody
 /// waits for its writer but who ends it.
@@ -81,10 +78,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Debug)]
 pub struct TelemetryWriter {
-    stop: Arc<StopSignal>,
     groups: Arc<AtomicU32>,
-    thread: Option<JoinHandle<io::Result<()>>>,
-    owner: Owner,
+    periodic: Periodic,
 }
 
 impl TelemetryWriter {
@@ -107,7 +102,7 @@ impl TelemetryWriter {
     /// Starts to write a file that always has the last report and nothing else, as a scraper of
     /// files expects it (Prometheus' node exporter, `promtool`). It is written at once, and then as
     /// the settings say: each time under a temporary name beside its place, which it then takes
-    /// ([`AtomicFile`]), so whoever reads it sees one report, whole. Nothing is brought to the
+    /// ([`AtomicFile`](crate::storage::AtomicFile)), so whoever reads it sees one report, whole. Nothing is brought to the
     /// device. Its permissions are 0644 less the process's umask.
     ///
     /// ```
@@ -132,21 +127,16 @@ impl TelemetryWriter {
 
     fn spawn(
         config: TelemetryWriterConfig,
-        report: impl FnMut(TelemetryFormat, TelemetryGroups) -> io::Result<()> + Send + 'static,
+        mut report: impl FnMut(TelemetryFormat, TelemetryGroups) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let stop = Arc::new(StopSignal::default());
-        let seen = Arc::clone(&stop);
         let groups = Arc::new(AtomicU32::new(config.groups.bits()));
         let wanted = Arc::clone(&groups);
-        let thread = std::thread::Builder::new()
-            .name("object-telemetry".to_owned())
-            .spawn(move || run(report, &config, &wanted, &seen))?;
-        Ok(Self {
-            stop,
-            groups,
-            thread: Some(thread),
-            owner: Owner::current(),
-        })
+        let write = move || {
+            let groups = wanted.load(Ordering::Relaxed);
+            report(config.format, TelemetryGroups::from_bits_truncate(groups))
+        };
+        let periodic = Periodic::start("object-telemetry", config.every, write)?;
+        Ok(Self { groups, periodic })
     }
 
     /// Writes these numbers from now on, in place of those of the configuration; of no group,
@@ -159,43 +149,8 @@ impl TelemetryWriter {
     ///
     /// # Errors
     /// The first error that the writer answered with; nothing was written behind it.
-    pub fn finish(mut self) -> io::Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> io::Result<()> {
-        // A forked child has no such thread, and its locks may be held for ever.
-        let Some(thread) = self.thread.take().filter(|_| self.owner.is_here()) else {
-            return Ok(());
-        };
-        self.stop.set();
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the writer panicked")))
-    }
-}
-
-impl Drop for TelemetryWriter {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            tracing::warn!(%error, "statistics of objects could not be written");
-        }
-    }
-}
-
-fn run(
-    mut report: impl FnMut(TelemetryFormat, TelemetryGroups) -> io::Result<()>,
-    config: &TelemetryWriterConfig,
-    groups: &AtomicU32,
-    stop: &StopSignal,
-) -> io::Result<()> {
-    loop {
-        let is_last = stop.wait(config.every);
-        let groups = TelemetryGroups::from_bits_truncate(groups.load(Ordering::Relaxed));
-        report(config.format, groups)?;
-        if is_last {
-            return Ok(());
-        }
+    pub fn finish(self) -> io::Result<()> {
+        self.periodic.finish()
     }
 }
 
@@ -205,9 +160,7 @@ fn replace(path: &Path, format: TelemetryFormat, groups: TelemetryGroups) -> io:
     if !groups.is_empty() {
         write(&mut report, format, groups)?;
     }
-    let new = AtomicFile::create(path, 0o644).map_err(io::Error::other)?;
-    new.file().write(&report, 0).map_err(io::Error::other)?;
-    new.commit_unsynced().map_err(io::Error::other)
+    metrics::file::replace(path, &report)
 }
 
 fn write(
@@ -219,40 +172,5 @@ fn write(
     match format {
         TelemetryFormat::Text => report.write_text_to(out, groups),
         TelemetryFormat::Prometheus => report.write_prometheus_to(out, groups),
-    }
-}
-
-/// Set once, by who ends the thread.
-#[derive(Debug, Default)]
-struct StopSignal {
-    is_set: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl StopSignal {
-    fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Until it is set, or so long. Whether it is set.
-    fn wait(&self, at_most: Option<Duration>) -> bool {
-        let end = at_most.and_then(|time| Instant::now().checked_add(time));
-        let mut is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*is_set {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            is_set = match left {
-                None => self.changed.wait(is_set),
-                Some(Duration::ZERO) => return false,
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(is_set, left);
-                    waited
-                        .map(|(guard, _)| guard)
-                        .map_err(|poisoned| PoisonError::new(poisoned.into_inner().0))
-                }
-            }
-            .unwrap_or_else(PoisonError::into_inner);
-        }
-        true
     }
 }

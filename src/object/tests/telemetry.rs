@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::{Mutex, MutexGuard};
 
 use proptest::prelude::*;
 
@@ -35,7 +36,7 @@ fn report(of: &[&Telemetry]) -> TelemetryReport {
     let mut report = TelemetryReport::of_process();
     report
         .entries
-        .retain(|entry| of.iter().any(|it| it.id == entry.id));
+        .retain(|entry| of.iter().any(|it| it.id() == entry.id));
     report
 }
 
@@ -120,7 +121,7 @@ fn what_closed_ones_counted_stays_in_the_sum() {
     };
     let before = closed(TelemetryReport::of_process());
     let telemetry = sample("closes");
-    let id = telemetry.id;
+    let id = telemetry.id();
     drop(telemetry);
     let after = TelemetryReport::of_process();
     assert!(after.entries().iter().all(|entry| entry.id != id));
@@ -285,7 +286,7 @@ fn prometheus_reads_what_was_counted() {
         found.unwrap_or_else(|| panic!("{metric} {labels:?}")).2
     };
     let get = ("operation", "get");
-    for id in [one.id, other.id] {
+    for id in [one.id(), other.id()] {
         assert_eq!(find("transfers_total", id, &[get]), 2.0);
         assert_eq!(find("bytes_total", id, &[get]), 1024.0);
         assert_eq!(

@@ -83,33 +83,10 @@ proptest! {
 #[test]
 fn closed_files_are_not_kept() {
     let counters = IoCounters::new();
-    let id = counters.id;
-    assert!(ledger().open.contains_key(&id));
+    let id = counters.cells.place().id();
+    assert!(metrics::registry::has(id));
     drop(counters);
-    assert!(!ledger().open.contains_key(&id));
-}
-
-#[test]
-fn an_empty_histogram_has_no_quantile() {
-    let empty = LatencyHistogram::default();
-    assert_eq!((empty.count(), empty.mean()), (0, None));
-    assert_eq!(empty.quantile(0.5), None);
-    assert_eq!(empty.buckets().count(), 0);
-}
-
-#[test]
-fn the_slowest_are_in_the_last_bucket() {
-    let counters = IoCounters::new();
-    counters.record(&record(Direction::Read, BackEnd::Posix, 1, u64::MAX));
-    counters.record(&record(Direction::Read, BackEnd::Posix, 1, 0));
-    let buckets: Vec<_> = counters.snapshot().read.latency.buckets().collect();
-    assert_eq!(
-        buckets,
-        [
-            (Duration::from_nanos(1), 1),
-            (Duration::from_nanos(1 << 40), 1)
-        ]
-    );
+    assert!(!metrics::registry::has(id));
 }
 
 #[test]
@@ -128,27 +105,4 @@ fn threads_lose_no_count() {
     assert_eq!((stats.operations(), stats.bytes()), (4000, 28_000));
     assert_eq!(stats.latency.count(), 4000);
     assert_eq!(stats.latency.total(), Duration::from_nanos(4 * 499_500));
-}
-
-proptest! {
-    /// A quantile is a bound that is kept, and at most twice what it bounds.
-    #[test]
-    fn quantiles_bound_the_sorted_latencies(
-        mut latencies in proptest::collection::vec(1_u64..1 << 39, 1..200),
-        share in 0.0_f64..=1.0,
-    ) {
-        let counters = IoCounters::new();
-        for ns in &latencies {
-            counters.record(&record(Direction::Read, BackEnd::CuFile, 1, *ns));
-        }
-        let histogram = counters.snapshot().read.latency;
-        latencies.sort_unstable();
-        let rank = ((latencies.len() as f64 * share).ceil() as usize).max(1);
-        let real = latencies[rank - 1];
-        let bound = histogram.quantile(share).unwrap().as_nanos() as u64;
-        prop_assert!(real < bound && bound <= real * 2, "{real} < {bound}");
-        let total: u64 = latencies.iter().sum();
-        prop_assert_eq!(histogram.total(), Duration::from_nanos(total));
-        prop_assert_eq!(histogram.count(), latencies.len() as u64);
-    }
 }

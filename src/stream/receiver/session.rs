@@ -151,6 +151,7 @@ impl Session {
             (Message::Open(open), None) => match tools.open_stream(rail, open, memory_left) {
                 Ok((incoming, memory)) => {
                     self.incoming = Some(incoming);
+                    self.report.begin(tools);
                     self.sink.set_memory(memory);
                 }
                 Err(refusal) => {
@@ -533,7 +534,7 @@ impl Session {
         let did = (read_back, deleted);
         self.report
             .complete(incoming, offer, self.slots.is_some(), did);
-        self.report.close(self.sink.get(), tools);
+        self.report.close(self.sink.get(), tools, true);
         let report = self.report.get().clone();
         tools
             .events
@@ -587,7 +588,7 @@ impl Session {
         self.sink.stop();
         let bytes = self.incoming.as_ref().map_or(0, IncomingStream::bytes);
         self.report.cut(bytes);
-        self.report.close(self.sink.get(), tools);
+        self.report.close(self.sink.get(), tools, false);
         if self.sink.offer().is_some() {
             self.cut = Some(error);
         }
@@ -670,6 +671,7 @@ impl Session {
         }
         let stall = self.stage.stall(!self.sink.is_idle());
         self.report.clock.wait_for(stall, tools.now());
+        self.report.count();
     }
 
     /// Whether blocks are missing, and no connection that is left has a slot for them. The memory

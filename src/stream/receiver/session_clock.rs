@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::stream::incoming::IncomingStream;
-use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
 
 /// How often a sender is told that the sink works, though there is nothing new to say.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_millis(200);
@@ -77,6 +77,11 @@ impl SessionClock {
     /// From now on, this is waited for.
     pub(super) fn wait_for(&mut self, what: Stall, now: Instant) {
         self.stalls.turn(what, now);
+    }
+
+    /// What was waited for so far.
+    pub(super) fn stalls(&self) -> Stalls {
+        self.stalls.totals()
     }
 
     /// Writes into a report how long it took, and what it waited for.

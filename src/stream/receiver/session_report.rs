@@ -6,6 +6,7 @@ use super::session_clock::SessionClock;
 use super::side::ReceiverTools;
 use super::writing::CheckedSums;
 use crate::stream::incoming::IncomingStream;
+use crate::stream::meter::StreamMeter;
 use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
 use crate::stream::wire::Checks;
@@ -19,6 +20,8 @@ const DAMAGED_MAX: u64 = 1000;
 pub(super) struct SessionReport {
     report: StreamReport,
     pub(super) clock: SessionClock,
+    /// Once there is a stream.
+    meter: Option<StreamMeter>,
 }
 
 /// What a sink has removed.
@@ -31,6 +34,20 @@ impl SessionReport {
         Self {
             report: StreamReport::default(),
             clock: SessionClock::new(now),
+            meter: None,
+        }
+    }
+
+    /// There is a stream.
+    pub(super) fn begin(&mut self, tools: &ReceiverTools) {
+        self.meter
+            .get_or_insert_with(|| StreamMeter::begin(tools.watched.share()));
+    }
+
+    /// Adds what is new to what the side has counted.
+    pub(super) fn count(&mut self) {
+        if let Some(meter) = &mut self.meter {
+            meter.tell(&self.report, 0, &self.clock.stalls());
         }
     }
 
@@ -117,10 +134,19 @@ impl SessionReport {
     }
 
     /// Nothing more is waited for: which way the bytes took, and how long.
-    pub(super) fn close(&mut self, sink: Option<&dyn BlockSink>, tools: &ReceiverTools) {
+    pub(super) fn close(
+        &mut self,
+        sink: Option<&dyn BlockSink>,
+        tools: &ReceiverTools,
+        is_complete: bool,
+    ) {
         self.report.path = tools.path(sink);
         self.report.io = tools.io_stats(sink);
         self.report.deleted = deleted_by(sink);
         self.clock.close(&mut self.report, tools.now());
+        self.count();
+        if let Some(meter) = &mut self.meter {
+            meter.end(is_complete);
+        }
     }
 }

@@ -16,6 +16,9 @@ use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, ConnectionId, Message as Arrived, ReceiveEvent, SendErrorKind,
 };
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::StreamCells;
 use crate::storage::IoStats;
 use crate::stream::auth;
 use crate::stream::handshake::AnswerSettings;
@@ -46,6 +49,8 @@ pub(super) struct ReceiverTools {
     /// Where senders write by themselves, where they may.
     pub(super) slot_pool: Option<SharedBufferManager>,
     pub(super) config: ReceiverConfig,
+    /// What all streams count.
+    pub(super) watched: WatchedCells<StreamCells>,
     writers: Writers,
     pub(super) events: EventSender,
 }
@@ -204,8 +209,11 @@ impl ReceiverSide {
             waker: network.waker(),
             clock,
         })?;
+        let name = config.stream.name.as_deref();
+        let watched = WatchedCells::new(WatchedKind::StreamReceiver, name);
         Ok(Self {
             tools: ReceiverTools {
+                watched,
                 network,
                 rails: Rails::new(),
                 beside,

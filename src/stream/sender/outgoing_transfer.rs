@@ -13,6 +13,7 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ReceiveEvent, SendErrorKind};
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
+use crate::stream::meter::StreamMeter;
 use crate::stream::pack::PackBuilder;
 use crate::stream::rate::RateLimit;
 use crate::stream::sums::BlockSums;
@@ -140,7 +141,10 @@ impl OutgoingTransfer {
             shared,
         } = begin;
         let peers = peers.into_iter().enumerate();
-        let peers = peers.map(|(number, peer)| TransferPeer::new(peer, number, tools.now()));
+        let peers = peers.map(|(number, peer)| {
+            let meter = StreamMeter::begin(tools.watched.share());
+            TransferPeer::new(peer, number, tools.now(), meter)
+        });
         let mut this = Self {
             peers: peers.collect(),
             cursor: 0,

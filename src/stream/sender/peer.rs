@@ -18,6 +18,7 @@ use super::transfer::PeerOutcome;
 use crate::endpoint::{
     CloseReason, ConnectionEvent, Message as Arrived, ReceiveEvent, SendErrorKind,
 };
+use crate::stream::meter::StreamMeter;
 use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::outgoing::OutgoingStream;
 use crate::stream::report::StreamReport;
@@ -62,10 +63,11 @@ pub(super) struct TransferPeer {
     redial: RailRedial,
     report: StreamReport,
     sent_bytes: u64,
+    meter: StreamMeter,
 }
 
 impl TransferPeer {
-    pub(super) fn new(peer: Peer, number: usize, now: Instant) -> Self {
+    pub(super) fn new(peer: Peer, number: usize, now: Instant, meter: StreamMeter) -> Self {
         let report = StreamReport {
             address_bytes: vec![0; peer.addrs.len()],
             ..StreamReport::default()
@@ -82,6 +84,7 @@ impl TransferPeer {
             redial: RailRedial::default(),
             report,
             sent_bytes: 0,
+            meter,
         }
     }
 
@@ -269,6 +272,9 @@ impl TransferPeer {
             Ok(()) => with.transfer.shared.total(),
             Err(_) => self.attempts.most_written(),
         };
+        self.meter
+            .tell(&self.report, self.sent_bytes, &self.report.stalls);
+        self.meter.end(result.is_ok());
         let shared = &with.transfer.shared;
         shared.tell(self.number, self.report.bytes, self.sent_bytes);
         self.session.leave(true, with.tools);
@@ -645,6 +651,10 @@ impl TransferPeer {
         let now = with.now();
         let stall = self.stage.stall(&self.session, with.transfer, now);
         self.clock.wait_for(stall, now);
+        if !self.is_over() {
+            self.meter
+                .tell(&self.report, self.sent_bytes, &self.clock.stalls());
+        }
         any
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
 
 /// A peer that grants nothing and says nothing for so long is asked what it has.
 const INQUIRE_AFTER: Duration = Duration::from_secs(1);
@@ -93,6 +93,11 @@ impl PeerClock {
     /// From now on, this is waited for.
     pub(super) fn wait_for(&mut self, what: Stall, now: Instant) {
         self.stalls.turn(what, now);
+    }
+
+    /// What was waited for so far.
+    pub(super) fn stalls(&self) -> Stalls {
+        self.stalls.totals()
     }
 
     /// Writes into a report how long it took, and what it waited for.

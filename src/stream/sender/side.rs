@@ -9,7 +9,7 @@
 //! to, each peer that wants it; when the last is gone the buffer is free, and the next block is
 //! read into it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,10 @@ use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
+use crate::id::IdMap;
+use crate::metrics::WatchedKind;
+use crate::metrics::registry::WatchedCells;
+use crate::metrics::stats::StreamCells;
 use crate::storage::IoStats;
 use crate::stream::interface::{self, Interface};
 use crate::stream::network::{Network, StreamSide};
@@ -76,8 +80,10 @@ pub(super) struct Route {
 pub(super) struct SenderTools {
     pub(super) network: Network,
     pub(super) dialers: Vec<Dialer>,
-    pub(super) routes: HashMap<ConnectionId, Route>,
+    pub(super) routes: IdMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
+    /// What all transfers count.
+    pub(super) watched: WatchedCells<StreamCells>,
     /// Since when reads are under way, and none has come back.
     pub(super) reads_since: Option<Instant>,
 }
@@ -105,10 +111,12 @@ impl SenderTools {
             }
             dialers.push(dialer);
         }
+        let name = config.stream.name.as_deref();
         Ok(Self {
             network,
             dialers,
-            routes: HashMap::new(),
+            routes: IdMap::default(),
+            watched: WatchedCells::new(WatchedKind::StreamSender, name),
             config,
             reads_since: None,
         })

@@ -7,6 +7,7 @@ use clap::Args;
 use fabricast::PeerAddr;
 
 use super::url::ObjectUrl;
+use crate::metrics::MetricsArgs;
 use crate::stream::args::parse_time;
 
 /// What both sides can choose.
@@ -44,9 +45,8 @@ pub(crate) struct ServeArgs {
     /// Threads that serve
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) workers: u32,
-    /// Replace this file every second with what was counted so far, as Prometheus text
-    #[arg(long, value_name = "FILE")]
-    pub(crate) metrics: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

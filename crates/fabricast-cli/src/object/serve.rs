@@ -7,8 +7,7 @@ use fabricast::PeerAddr;
 use fabricast::object::{
     ClientNetworks, FileStore, ListPage, ListQuery, ObjectEtag, ObjectInfo, ObjectName,
     ObjectServerConfig, ObjectService, ObjectServiceConfig, ObjectStore, ObjectUpload,
-    PutCondition, StoreError, StoredObject, TelemetryFormat, TelemetryWriter,
-    TelemetryWriterConfig,
+    PutCondition, StoreError, StoredObject,
 };
 use serde_json::json;
 
@@ -37,13 +36,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         true => ObjectService::start(ReadOnly(store), &fabric, listen, control, config)?,
         false => ObjectService::start(store, &fabric, listen, control, config)?,
     };
-    let metrics = args.metrics.as_ref().map(|path| {
-        let config = TelemetryWriterConfig::default()
-            .format(TelemetryFormat::Prometheus)
-            .every(Duration::from_secs(1));
-        TelemetryWriter::replace(path, config).map_err(Failure::of)
-    });
-    let _metrics = metrics.transpose()?;
     let (addr, dir) = (service.local_addr(), args.dir.display().to_string());
     report::line(
         args.common.json,

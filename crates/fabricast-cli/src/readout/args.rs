@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use fabricast::PeerAddr;
 
 use crate::failure::Failure;
+use crate::metrics::MetricsArgs;
 use crate::readout::numbers::Gap;
 use crate::readout::size::{Size, parse_bytes};
 use crate::readout::wire::{DETECTORS_MAX, HEADER_LEN};
@@ -202,6 +203,8 @@ impl ReadoutArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SourceArgs {
     #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
     pub(crate) readout: ReadoutArgs,
     /// Where a builder listens; once for each. Event n is built by builder n modulo their number
     #[arg(long, required = true, value_name = "ADDR")]
@@ -274,6 +277,8 @@ impl BuildArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BuilderArgs {
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// Address of this machine to listen at; port 0 lets the system choose, and the first line of
     /// output says which
     #[arg(long, default_value = "127.0.0.1:7480", value_name = "ADDR")]

@@ -9,13 +9,13 @@ use fabricast::Domain;
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, ConnectionId, ConnectionInfo, MessageRef};
 use fabricast::event_loop::EventLoop;
+use fabricast::metrics::Latencies;
 
 use crate::failure::Failure;
 use crate::readout::answers::Answers;
 use crate::readout::args::BuilderArgs;
 use crate::readout::assembly::{Assembly, Fresh, FreshPiece, Partial, Piece};
 use crate::readout::clock::{clock_id, now_ns};
-use crate::readout::histogram::Histogram;
 use crate::readout::pattern;
 use crate::readout::summary::Summary;
 use crate::readout::upstream::Upstream;
@@ -43,7 +43,7 @@ pub(crate) struct Assembler<'a> {
     /// Messages share their buffers: what waits is copied.
     copies: bool,
     answer_buffers: SharedBufferManager,
-    pub(crate) latency: Histogram,
+    pub(crate) latency: Latencies,
     pub(crate) built: u64,
     checks: Checks,
     grant: Grant,
@@ -69,7 +69,7 @@ impl<'a> Assembler<'a> {
             assembly: Assembly::new(args.detectors),
             copies: args.is_packed(),
             answer_buffers,
-            latency: Histogram::new(),
+            latency: Latencies::default(),
             built: 0,
             checks: Checks::default(),
             grant: Grant {
@@ -409,12 +409,13 @@ impl Checks {
 }
 
 /// From each fragment's commit to now.
-fn record_latency(latency: &mut Histogram, sources: &[Upstream], event: &Partial) {
+fn record_latency(latency: &mut Latencies, sources: &[Upstream], event: &Partial) {
     let (now, clock) = (now_ns(), clock_id());
     for piece in &event.pieces {
         let hello = sources[usize::from(piece.source)].hello;
         if clock != 0 && hello.is_some_and(|hello| hello.clock == clock) {
-            latency.record(now.saturating_sub(piece.committed));
+            let ns = now.saturating_sub(piece.committed);
+            latency.record(Duration::from_nanos(ns));
         }
     }
 }

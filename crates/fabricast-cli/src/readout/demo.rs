@@ -11,6 +11,7 @@ use fabricast::PeerAddr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::failure::Failure;
+use crate::metrics::MetricsArgs;
 use crate::readout::args::{DemoArgs, SourceArgs};
 use crate::readout::link::Link;
 use crate::readout::open_domain;
@@ -32,6 +33,7 @@ pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
         .collect::<Result<Vec<_>, _>>()?;
     let addresses = builders.iter_mut().map(Builder::address);
     let source = SourceArgs {
+        metrics: MetricsArgs::default(),
         to: addresses.collect::<Result<_, _>>()?,
         readout: args.readout.clone(),
         first_detector: 0,

@@ -1,8 +1,18 @@
 //! `Json`: one object, written field by field.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use crate::readout::histogram::{Histogram, PERCENTILES};
+use fabricast::metrics::Latencies;
+
+/// The shares of latencies that are reported, by name.
+pub(crate) const PERCENTILES: [(&str, f64); 4] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
+
+/// In microseconds.
+pub(crate) fn micros(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| time.as_nanos() as f64 / 1e3)
+}
 
 /// A JSON object that is being written.
 pub(crate) struct Json(String);
@@ -46,12 +56,12 @@ impl Json {
         self.raw(name, &quoted);
     }
 
-    pub(crate) fn latency(&mut self, latency: &Histogram) {
+    pub(crate) fn latency(&mut self, latency: &Latencies) {
         for (name, share) in PERCENTILES {
-            let us = latency.percentile_us(share).unwrap_or(f64::NAN);
+            let us = micros(latency.quantile(share)).unwrap_or(f64::NAN);
             self.number(&format!("latency_us_{name}"), us);
         }
-        self.number("latency_us_max", latency.max_us().unwrap_or(f64::NAN));
+        self.number("latency_us_max", micros(latency.max()).unwrap_or(f64::NAN));
     }
 
     pub(crate) fn end(mut self) -> String {

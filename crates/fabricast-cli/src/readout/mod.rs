@@ -34,7 +34,6 @@ mod counts;
 mod demo;
 mod detector;
 mod events;
-mod histogram;
 mod intake;
 mod json;
 mod link;
@@ -80,11 +79,13 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Source(args) => {
             args.validate()?;
+            let _metrics = args.metrics.start()?;
             conclude(&source::run(&args, None)?, args.common.json)
         }
         Command::Builder(args) => {
             args.validate()?;
             end_with_parent(args.child)?;
+            let _metrics = args.metrics.start()?;
             builder::run(&args)
         }
     }

@@ -4,13 +4,14 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use fabricast::metrics::Latencies;
 use fabricast::{Domain, PeerAddr, fabric};
 
 use crate::readout::args::{OnFull, Policy, ReadoutArgs};
 use crate::readout::counts::Counts;
 use crate::readout::detector::Status;
-use crate::readout::histogram::{Histogram, PERCENTILES};
 use crate::readout::json::Json;
+use crate::readout::json::{PERCENTILES, micros};
 use crate::readout::link::{DEPTH, Link, Stage, Stalls};
 use crate::readout::summary::Summary;
 use crate::readout::usage::Usage;
@@ -41,7 +42,7 @@ pub(crate) struct Report {
     granted: u64,
     stalls: Stalls,
     rows: Vec<Row>,
-    latency: Histogram,
+    latency: Latencies,
 }
 
 impl Report {
@@ -55,11 +56,11 @@ impl Report {
         links: &[Link],
     ) -> Self {
         let sum = |get: fn(&Status) -> u64| statuses.iter().map(|status| get(status)).sum::<u64>();
-        let mut latency = Histogram::new();
+        let mut latency = Latencies::default();
         let mut stalls = Stalls::default();
         for link in links {
             if let Some(summary) = &link.summary {
-                latency.add(&summary.latency);
+                latency += &summary.latency;
             }
             stalls.add(link.stalls);
         }
@@ -492,9 +493,9 @@ impl Row {
     }
 }
 
-fn write_latency(f: &mut fmt::Formatter<'_>, latency: &Histogram) -> fmt::Result {
-    let shares = [0.5, 0.99, 0.999].map(|share| latency.percentile_us(share));
-    for us in shares.into_iter().chain([latency.max_us()]) {
+fn write_latency(f: &mut fmt::Formatter<'_>, latency: &Latencies) -> fmt::Result {
+    let shares = [0.5, 0.99, 0.999].map(|share| micros(latency.quantile(share)));
+    for us in shares.into_iter().chain([micros(latency.max())]) {
         match us {
             Some(us) => write!(f, "{us:>9.1} ")?,
             None => write!(f, "{:>9} ", "-")?,
@@ -504,7 +505,7 @@ fn write_latency(f: &mut fmt::Formatter<'_>, latency: &Histogram) -> fmt::Result
 }
 
 /// The same of a builder alone: counts by name.
-pub(crate) fn builder_report(json: bool, counts: &[(&str, u64)], latency: &Histogram) -> String {
+pub(crate) fn builder_report(json: bool, counts: &[(&str, u64)], latency: &Latencies) -> String {
     if json {
         let mut json = Json::new();
         for (name, count) in counts {
@@ -518,7 +519,7 @@ pub(crate) fn builder_report(json: bool, counts: &[(&str, u64)], latency: &Histo
         let _ = writeln!(text, "{:16} {count}", name.replace('_', " "));
     }
     for (name, share) in PERCENTILES {
-        let us = latency.percentile_us(share);
+        let us = micros(latency.quantile(share));
         let us = us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1} us"));
         let _ = writeln!(text, "latency {name:8} {us}");
     }

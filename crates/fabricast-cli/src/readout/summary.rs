@@ -1,6 +1,7 @@
 //! What a builder counted: sent to each source at the end of the run, and compared there.
 
-use crate::readout::histogram::{BUCKETS, Histogram};
+use fabricast::metrics::Latencies;
+
 use crate::readout::wire::{ANSWER_LEN_MAX, Volume};
 
 /// What a builder counted of one source, and the times of all.
@@ -26,11 +27,11 @@ pub(crate) struct Summary {
     pub(crate) allocations: u64,
     /// From a fragment's commit to the event that was complete with it; of all sources with the
     /// builder's clock.
-    pub(crate) latency: Histogram,
+    pub(crate) latency: Latencies,
 }
 
 const COUNTS: usize = 11;
-const _: () = assert!((COUNTS + 1 + BUCKETS) * 8 <= ANSWER_LEN_MAX);
+const _: () = assert!((COUNTS + Latencies::WORDS) * 8 <= ANSWER_LEN_MAX);
 
 impl Summary {
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
@@ -47,7 +48,7 @@ impl Summary {
             self.cpu_ns,
             self.allocations,
         ];
-        counts.into_iter().chain(self.latency.words())
+        counts.into_iter().chain(self.latency.to_words())
     }
 
     pub(crate) fn from_words(mut words: impl Iterator<Item = u64>) -> Option<Self> {
@@ -66,7 +67,7 @@ impl Summary {
             timed_ns: next()?,
             cpu_ns: next()?,
             allocations: next()?,
-            latency: Histogram::from_words(words)?,
+            latency: Latencies::from_words(&words.collect::<Vec<_>>())?,
         })
     }
 }

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use fabricast::endpoint::{CloseReason, ConnectionId, ConnectionInfo};
+use fabricast::metrics::Latencies;
 
 use crate::readout::answers::Answers;
-use crate::readout::histogram::Histogram;
 use crate::readout::summary::Summary;
 use crate::readout::wire::{Hello, Volume};
 
@@ -62,7 +62,7 @@ impl Upstream {
             timed_ns: 0,
             cpu_ns: 0,
             allocations: 0,
-            latency: Histogram::new(),
+            latency: Latencies::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use fabricast::PeerAddr;
 use super::is_own;
 use super::name_pattern::NamePattern;
 use crate::failure::{End, Failure};
+use crate::metrics::MetricsArgs;
 
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
@@ -80,6 +81,8 @@ impl CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// Address of this machine to listen at, or several with commas between them; `:7471` or
     /// `*:7471` are all of this machine's. Port 0 lets the system choose, and the first line of
     /// output says which. `any` for providers whose addresses are no IP addresses (with --rdm: shm,
@@ -228,6 +231,8 @@ pub(crate) enum By {
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// Files and directories to send, under the last part of their paths; of directories, all files
     /// and directories below them. `-` is standard input, under --name. The last ones that have a
     /// colon before any slash are directories of other machines, HOST:DIR, where a receiver is

@@ -205,7 +205,16 @@ impl Setup {
         };
         Rig {
             clock: self.clock,
-            core: Some(BufferedCore::new(sender, wait, pool.clone(), settings)),
+            core: Some(BufferedCore::new(
+                sender,
+                wait,
+                pool.clone(),
+                settings,
+                crate::metrics::registry::WatchedCells::new(
+                    crate::metrics::WatchedKind::Buffered,
+                    None,
+                ),
+            )),
             pool,
             format: self.format,
             owed: BTreeMap::new(),

@@ -156,7 +156,7 @@ impl MessageLine {
             let conn = Some(way.conn);
             match way.outgoing.hand_over(way.link, conn, message, &iov, more) {
                 Ok(()) => return,
-                Err(PostRefused::Again) => *way.eagain += 1,
+                Err(PostRefused::Again) => way.eagain.add(1),
                 Err(PostRefused::Errno(errno)) => way.machine.on_lost(Some(errno)),
             }
         }
@@ -180,7 +180,7 @@ impl MessageLine {
             let Err(refused) = posted else { continue };
             self.waiting.0.push_front(first);
             match refused {
-                PostRefused::Again => *way.eagain += 1,
+                PostRefused::Again => way.eagain.add(1),
                 PostRefused::Errno(errno) => way.machine.on_lost(Some(errno)),
             }
             return;

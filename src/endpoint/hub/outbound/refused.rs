@@ -31,10 +31,11 @@ impl Outbound {
         credit: bool,
     ) {
         let &SendErrorKind::WouldBlock(why) = kind else {
-            self.account.stats.refused += 1;
+            self.account.stats.refused.add(1);
             return;
         };
-        self.account.stats.would_block += 1;
+        self.account.stats.would_block.add(1);
+        self.account.stats.count_blocked(why);
         if let Some((id, own)) = of {
             own.refused = Some(BlockedOn { why, credit });
             if self.is_shared(why, own) && !std::mem::replace(&mut own.listed, true) {

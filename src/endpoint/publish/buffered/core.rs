@@ -1,7 +1,6 @@
 //! `PublishBufferedCore`: packs what is pushed, tag by tag, publishes what is to leave, and tells
 //! by what was in them what becomes of publications.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,9 @@ use crate::endpoint::error::{Blocked, MessageLimit, Refused, SendErrorKind};
 use crate::endpoint::hub::pool_waker::PoolWaker;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::publish::{Publication, PublishEndpoint, PublishEvent};
-use crate::stats::BufferedStats;
+use crate::id::IdMap;
+use crate::metrics::registry::WatchedCells;
+use crate::stats::{BufferedCells, BufferedStats};
 
 /// What the core needs to know; checked by the public configuration.
 pub(super) struct PublishBufferedSettings {
@@ -34,10 +35,10 @@ pub(super) struct PublishBufferedCore {
     waker: PoolWaker<SharedBufferManager>,
     batches: TagBatches,
     /// Publications that are not over, by the key that the publisher knows: whose, and what.
-    on_the_way: HashMap<u64, (u64, PublishedContent)>,
+    on_the_way: IdMap<u64, (u64, PublishedContent)>,
     next_key: u64,
     settings: PublishBufferedSettings,
-    stats: BufferedStats,
+    stats: WatchedCells<BufferedCells>,
     /// Not told yet: buffers that could not be published. Each is one of the pool's.
     failed: Vec<PublishBufferedEvent>,
     /// What one poll of the publisher brought; kept for its memory.
@@ -60,14 +61,14 @@ impl PublishBufferedCore {
         let wait = Arc::clone(endpoint.core.core().wait());
         Self {
             waker: PoolWaker::of(&pool, &wait),
+            stats: WatchedCells::beside(endpoint.core.core().watched()),
             endpoint,
             wait,
             pool,
             batches: TagBatches::default(),
-            on_the_way: HashMap::new(),
+            on_the_way: IdMap::default(),
             next_key: 0,
             settings,
-            stats: BufferedStats::default(),
             failed: Vec::new(),
             told: Vec::new(),
             refused: false,
@@ -94,10 +95,10 @@ impl PublishBufferedCore {
     }
 
     pub(super) fn stats(&self) -> BufferedStats {
-        let done = self.stats.confirmed + self.stats.failed;
+        let stats = self.stats.read();
         BufferedStats {
-            pending: self.stats.accepted - done,
-            ..self.stats
+            pending: stats.accepted - stats.confirmed - stats.failed,
+            ..stats
         }
     }
 
@@ -119,7 +120,7 @@ impl PublishBufferedCore {
             Some(number) => Ok(number),
             None => self.push_first(tag, status, segments),
         };
-        self.stats.accepted += u64::from(pushed.is_ok());
+        self.stats.accepted.add(u64::from(pushed.is_ok()));
         pushed
     }
 
@@ -131,7 +132,7 @@ impl PublishBufferedCore {
         // A message that no buffer takes is refused before anything leaves for it.
         let max = SmallMessageLimit::check_len(format, (size, size), (tag, status, len))?;
         if self.batches.has(tag) {
-            self.stats.full += 1;
+            self.stats.full.add(1);
             self.leave(tag).map_err(PushError::WouldBlock)?;
         } else if self.batches.len() >= self.settings.tags {
             self.batches.leave_oldest();
@@ -173,7 +174,7 @@ impl PublishBufferedCore {
 
     /// Counts a refusal, after which the caller is told when to go on.
     fn refuse(&mut self, blocked: Blocked) -> Blocked {
-        self.stats.would_block += 1;
+        self.stats.would_block.add(1);
         self.refused = true;
         // Freed between the refusal and the arming: nobody else would wake us.
         if blocked == Blocked::Buffers && self.waker.arm() {
@@ -184,7 +185,7 @@ impl PublishBufferedCore {
 
     /// Has all that is packed leave. True: it has.
     pub(super) fn flush(&mut self) -> bool {
-        self.stats.flushed += self.batches.leave_all();
+        self.stats.flushed.add(self.batches.leave_all());
         self.send_leaving();
         self.arm_timer();
         self.batches.is_empty()
@@ -192,7 +193,7 @@ impl PublishBufferedCore {
 
     /// The same of one tag.
     pub(super) fn flush_tag(&mut self, tag: u64) -> bool {
-        self.stats.flushed += u64::from(self.batches.has(tag));
+        self.stats.flushed.add(u64::from(self.batches.has(tag)));
         self.batches.leave(tag);
         self.send_leaving();
         self.arm_timer();
@@ -214,8 +215,8 @@ impl PublishBufferedCore {
     fn send_batch(&mut self, batch: PackedBatch) -> Option<PackedBatch> {
         let (tag, content, bytes) = (batch.tag, batch.content(), batch.buffer.len() as u64);
         let Err(refused) = self.post(tag, batch.buffer.into(), b"", content) else {
-            self.stats.buffers += 1;
-            self.stats.bytes += bytes;
+            self.stats.buffers.add(1);
+            self.stats.bytes.add(bytes);
             return None;
         };
         let waits = refused.is_would_block();
@@ -233,7 +234,7 @@ impl PublishBufferedCore {
         buffer: Option<Buffer>,
         error: SendErrorKind,
     ) {
-        self.stats.failed += content.messages();
+        self.stats.failed.add(content.messages());
         self.failed.push(PublishBufferedEvent::Failed {
             tag,
             content,
@@ -278,7 +279,9 @@ impl PublishBufferedCore {
         let content = PublishedContent::Payload { key };
         self.post(tag, payload, header, content).map_err(|refused| {
             self.refused |= refused.is_would_block();
-            self.stats.would_block += u64::from(refused.is_would_block());
+            self.stats
+                .would_block
+                .add(u64::from(refused.is_would_block()));
             Refused { key, ..refused }
         })
     }
@@ -310,7 +313,7 @@ impl PublishBufferedCore {
         };
         buffer[..len].copy_from_slice(bytes);
         let published = self.publish(tag, buffer.freeze(len).into(), header, key);
-        self.stats.buffers += u64::from(published.is_ok());
+        self.stats.buffers.add(u64::from(published.is_ok()));
         published.map_err(|refused| refused.kind)
     }
 
@@ -320,7 +323,7 @@ impl PublishBufferedCore {
             return Err(SendErrorKind::Closing);
         }
         if self.batches.has(tag) {
-            self.stats.flushed += 1;
+            self.stats.flushed.add(1);
             self.leave(tag).map_err(SendErrorKind::WouldBlock)?;
             self.arm_timer();
         }
@@ -336,7 +339,9 @@ impl PublishBufferedCore {
             events.extend(self.translate(event));
         }
         self.told = told;
-        self.stats.timed += self.batches.leave_due(self.wait.clock().now());
+        self.stats
+            .timed
+            .add(self.batches.leave_due(self.wait.clock().now()));
         self.send_leaving();
         self.close_if_due();
         events.append(&mut self.failed);
@@ -393,7 +398,7 @@ impl PublishBufferedCore {
                 outcomes,
             } => {
                 let (tag, content) = self.on_the_way.remove(&key)?;
-                self.stats.confirmed += content.messages();
+                self.stats.confirmed.add(content.messages());
                 PublishBufferedEvent::Published {
                     tag,
                     content,
