@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test check rounds test-gpu info models conformance verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout bench-transfers capi install deb fuzz-capi count fmt clippy doc clean
+.PHONY: help setup demo readout test check rounds test-gpu info models conformance packages verbs fuzz soak soak-readout bench bench-file bench-stream bench-readout bench-transfers peers capi install deb fuzz-capi count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -14,6 +14,8 @@ N ?= 10
 BUSY ?= 4
 BENCH_RUNS ?= 15
 TRANSFER_RUNS ?= 5
+PEER_ROUNDS ?= 9
+PEERS ?=
 BENCH_DIR ?=
 RATE ?= 1000
 SOAK_SECONDS ?= 60
@@ -66,6 +68,10 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites and 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh conformance single
+
+packages: ## what a registry asks for: each package built from its archive, a user's lock file, docs.rs, the oldest Rust, deny.toml (minutes)
+	@scripts/setup.sh test
+	@scripts/test.sh packages outside docs_rs msrv deny
 
 verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="fabricast demo --provider verbs")
 	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
@@ -126,6 +132,12 @@ bench-transfers: ## files to another process beside rsync, xrdcp and tar | nc | 
 	@scripts/setup.sh run
 	@cargo build --release -p fabricast-cli
 	@python3 benches/peers/transfers.py --runs $(TRANSFER_RUNS)
+
+peers: ## beside ZeroMQ, zenoh, UCX, iperf3, NIXL, Mooncake, rsync, xrdcp: installs them, then one table (PEER_ROUNDS=9, PEERS="--only messages")
+	@scripts/setup.sh peers
+	@scripts/peers.sh
+	@cargo build --release --locked -p fabricast-benches -p fabricast-cli --bin bench --bin slow_subscriber --bin fabricast
+	@python3 benches/peers/peers.py --rounds $(PEER_ROUNDS) $(PEERS)
 
 capi: ## the library for C and C++ programs, with its headers, in target/capi/release
 	@scripts/setup.sh run

@@ -29,12 +29,7 @@ use fabricast::{
     ConnectionEvent, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
     SendEndpointZeroCopy, SendEvent,
 };
-
-#[path = "bench/size.rs"]
-mod size;
-#[path = "bench/stats.rs"]
-#[allow(dead_code, reason = "shared with the example `bench`")]
-mod stats;
+use fabricast_bench::{size, stats};
 
 type Failure = Box<dyn Error>;
 

@@ -3,14 +3,15 @@
 #
 #   setup.sh run     what the demo and the benches need: libfabric, a linker
 #   setup.sh test    also what the tests need: headers, valgrind, ip, python3, a C++ compiler, pkg-config, cmake
+#   setup.sh peers  what the demo needs, and the programs that benches/peers is beside, each as far as the distribution has it
 #   setup.sh verbs   what the demo needs, and what verbs.sh starts its guests with: QEMU, rdma, the RDMA libraries
 set -euo pipefail
 
 mode=${1:-run}
 case $mode in
-run | test | verbs) ;;
+run | test | peers | verbs) ;;
 *)
-    echo "usage: setup.sh run|test|verbs" >&2
+    echo "usage: setup.sh run|test|peers|verbs" >&2
     exit 2
     ;;
 esac
@@ -53,6 +54,18 @@ find_missing() {
         have_rxe || needed+=(ibverbs-providers)
         # For looking around in a guest.
         command -v ibv_devinfo >/dev/null || optional+=(ibverbs-utils)
+    fi
+    if [[ $mode == peers ]]; then
+        command -v python3 >/dev/null || needed+=(python3)
+        have_venv || optional+=(python3-venv)
+        command -v pkg-config >/dev/null || optional+=(pkg-config)
+        pkg-config --exists libzmq 2>/dev/null || optional+=(libzmq3-dev)
+        command -v ucx_perftest >/dev/null || optional+=(ucx-utils)
+        command -v iperf3 >/dev/null || optional+=(iperf3)
+        command -v rsync >/dev/null || optional+=(rsync)
+        command -v nc >/dev/null || optional+=(netcat-openbsd)
+        command -v xrdcp >/dev/null || optional+=(xrootd-client)
+        command -v xrootd >/dev/null || optional+=(xrootd-server)
     fi
     [[ $mode == test ]] || return 0
     [[ -e /usr/include/rdma/fabric.h ]] || needed+=(libfabric-dev)

@@ -3,9 +3,9 @@
 #
 #   test.sh             what a user trusts his build by: the tests over libfabric of the system
 #   test.sh check       the rest that is quick to run: the second library, both mixed, C and C++ with sanitizers, a user without rights, no
-#                       features, every program
-#   test.sh PART...     these parts: build abi suite capi doc, those of `check`: second mixed sanitized plain bare programs, and the long
-#                       ones: library loom asan capi_asan
+#                       features, every program, a short round beside other programs
+#   test.sh PART...     these parts: build abi suite capi doc, those of `check`: second mixed sanitized plain bare programs peers, and the long
+#                       ones: library loom asan capi_asan, and what a registry asks for: packages outside docs_rs msrv deny
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh single      the suites of endpoints and faults with nothing packed
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
@@ -17,9 +17,9 @@ cd "$(dirname "$0")/.."
 
 all_parts=(build abi suite capi doc)
 # `make check`.
-check_parts=(build second mixed sanitized plain bare programs)
+check_parts=(build second mixed sanitized plain bare programs peers)
 # Long ones, by name only: `make models`.
-long_parts=(library loom asan capi_asan conformance single soak)
+long_parts=(library loom asan capi_asan conformance single soak packages outside docs_rs msrv deny)
 # Those with tests that do more with FABRICAST_SOAK=1.
 soak_targets=(--lib --test alloc --test endpoint --test faults --test one_sided --test storage --test streams)
 # What tests start, and libfabricast for what is written in C and C++.
@@ -292,6 +292,17 @@ run_programs() {
     part programs "all examples and benches" 600 -n cargo build "${everything[@]}" --examples --bins
 }
 
+# Behind the parts build and programs. That each program starts and says what peers.py reads; no figure is looked at.
+run_peers() {
+    local built=${CARGO_TARGET_DIR:-target}/debug title="one short round of fabricast beside other programs"
+    if [[ -x $built/bench && -x $built/slow_subscriber && -x $built/fabricast ]]; then
+        part peers "$title" 180 -n python3 benches/peers/peers.py --rounds 1 --seconds 0.05 --file-bytes 1M --files 100 \
+            --bench "$built/bench" --slow-subscriber "$built/slow_subscriber" --fabricast "$built/fabricast"
+    else
+        skipped peers "$title" "SKIPPED: bench, slow_subscriber or fabricast is not built here (the parts build and programs)"
+    fi
+}
+
 # The library with AddressSanitizer in it, too: what C does to it, and what it does to C's memory.
 run_capi_asan() {
     local title="calls of the C interface in random order, under AddressSanitizer"
@@ -370,6 +381,59 @@ run_conformance() {
 run_single() {
     part single "endpoints and faults, nothing packed" 600 env FABRICAST_TEST_SINGLE=1 \
         cargo test "${everything[@]}" --no-fail-fast --test endpoint --test faults -- --show-output
+}
+
+# Each package is built from its archive alone, in the order in which they would be published.
+run_packages() {
+    local title="cargo publish --dry-run of each package"
+    local command=(cargo publish --workspace --dry-run --allow-dirty --locked)
+    local version
+    version=$(cargo --version | cut -d ' ' -f 2)
+    if sort -VC <<<"1.90.0"$'\n'"$version"; then
+        part packages "$title" 1200 -n "${command[@]}"
+    else
+        skipped packages "$title" "SKIPPED: cargo $version publishes one package at a time (needed: 1.90)"
+    fi
+}
+
+run_outside() {
+    part outside "the lock file of a crate that depends on fabricast" 120 -n scripts/outside.sh
+}
+
+# As docs.rs builds them: with its features, with what only a nightly compiler takes, and on a machine without libfabric.
+run_docs_rs() {
+    local flags="--cfg docsrs -Zunstable-options --generate-link-to-definition -D warnings"
+    part docs_rs "the documentation, without libfabric" 600 -n scripts/without-libfabric.sh \
+        env RUSTC_BOOTSTRAP=1 RUSTDOCFLAGS="$flags" cargo doc --no-deps --lib --workspace --exclude fabricast-benches --features fabricast/tokio,fabricast/cudarc --locked
+}
+
+# The version that Cargo.toml promises. Tests may take a newer one.
+run_msrv() {
+    local version title
+    version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    title="the libraries and commands with Rust $version"
+    if ! command -v rustup >/dev/null; then
+        skipped msrv "$title" "SKIPPED: no rustup here, which would install Rust $version"
+    elif ! timeout 180 rustup toolchain install "$version" --profile minimal --no-self-update >"$logs/msrv-install.txt" 2>&1; then
+        skipped msrv "$title" "SKIPPED: rustup can't install Rust $version: $(tail -n 1 "$logs/msrv-install.txt")"
+    else
+        part msrv "$title" 900 -n cargo "+$version" check --workspace --locked --features fabricast/tokio,fabricast/cudarc --lib --bins --target-dir target/msrv
+    fi
+}
+
+run_deny() {
+    local title="licenses, sources and duplicates of what users get (deny.toml)"
+    if ! command -v cargo-deny >/dev/null; then
+        skipped deny "$title" "SKIPPED: no cargo-deny here (cargo install cargo-deny --locked, minutes)"
+        return
+    fi
+    part deny "$title" 120 -n cargo deny --workspace --locked check bans licenses sources
+    title="known faults of what users get"
+    if timeout 60 cargo deny fetch db >"$logs/advisories-fetch.txt" 2>&1; then
+        part advisories "$title" 120 -n cargo deny --workspace --locked check --disable-fetch advisories
+    else
+        skipped advisories "$title" "SKIPPED: the list of known faults can't be fetched: $(tail -n 1 "$logs/advisories-fetch.txt")"
+    fi
 }
 
 run_soak() {

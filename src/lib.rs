@@ -28,6 +28,8 @@
 //! [key](stream::PresharedKey).
 
 #![deny(unsafe_code)]
+// Which feature an item needs, in the pages of docs.rs, which builds with a nightly compiler.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // What the tests of this package share names it so.
 #[cfg(all(test, not(loom)))]

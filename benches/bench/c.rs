@@ -7,9 +7,11 @@
 pub(crate) mod coalesced;
 pub(crate) mod rma;
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use fabricast_capi::batch::{fcast_outgoing, fcast_send_batch};
 use fabricast_capi::completed::fcast_poll_completed;
@@ -33,10 +35,13 @@ use fabricast_capi::send::fcast_send;
 use fabricast_capi::settings::{FCAST_HEADER_FIXED, FCAST_OFF, fcast_settings};
 use fabricast_capi::status::{FCAST_AGAIN, FCAST_OK, fcast_last_error, fcast_status};
 
-use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
-use crate::clock::{Deadline, Sampler};
-use crate::error::{Failure, fail};
-use crate::ours;
+use fabricast_bench::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
+use fabricast_bench::client::arrived;
+use fabricast_bench::clock::{Deadline, Sampler};
+use fabricast_bench::control::Control;
+use fabricast_bench::error::{Failure, fail};
+use fabricast_bench::server::{Kept, Receiving, Through, Wish};
+use fabricast_bench::{CONNECT, Incoming, payloads};
 
 /// Events that one call gives at most.
 const EVENTS: usize = 64;
@@ -46,6 +51,71 @@ const MESSAGES: usize = 1024;
 const KEYS: usize = 1024;
 /// Messages that one call sends at most.
 const BATCH: usize = 32;
+
+/// The operations that are measured so.
+pub(crate) const THROUGH: Through = Through { client, server };
+
+/// The client's half.
+fn client(
+    control: &mut Control,
+    wish: &mut Wish,
+    patience: Duration,
+) -> Result<(Sent, Arrived), Failure> {
+    let case = wish.case.clone();
+    let listener = match case.operation {
+        Operation::Pingpong => Some(Server::listen(&case)?),
+        _ => None,
+    };
+    wish.back = match &listener {
+        Some(listener) => Some(listener.addr.parse()?),
+        None => None,
+    };
+    control.say(&wish.line())?;
+    let to = control.expect("ready", patience)?;
+    let control = RefCell::new(control);
+    let window = || control.borrow_mut().expect("window", patience);
+    let arrived = || arrived(&control.borrow_mut().expect("arrived", patience)?);
+    match (listener, case.operation) {
+        (Some(listener), _) => listener.ping(&case, &to, arrived),
+        (None, Operation::Send | Operation::Rdm) => send(&case, &to, arrived),
+        (None, Operation::Coalesced) => coalesced::send(&case, &to, arrived),
+        (None, Operation::RmaWrite) => rma::run(&case, &to, window, arrived),
+        (None, operation) => fail(format!("{} is not run through C", operation.name())),
+    }
+}
+
+/// The server's half.
+fn server(wish: &Wish, control: &mut Control, kept: &mut Kept) -> Result<Arrived, Failure> {
+    let case = &wish.case;
+    match (case.operation, wish.back) {
+        (Operation::Coalesced, _) => {
+            let mut endpoint = coalesced::listen(case)?;
+            control.say(&format!("ready {}", endpoint.address()?))?;
+            coalesced::receive(&mut endpoint, case)
+        }
+        (Operation::RmaWrite, _) => {
+            let mut endpoint = rma::listen(case)?;
+            control.say(&format!("ready {}", endpoint.address()?))?;
+            rma::expose(&mut endpoint, case, |window| {
+                control.say(&format!("window {window}"))
+            })
+        }
+        (_, back) => {
+            let server = Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            match back {
+                Some(back) => server.echo(case, &back.to_string()),
+                None => kept.keep(server).receive(case),
+            }
+        }
+    }
+}
+
+impl Receiving for Server {
+    fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
+        self.receive(case)
+    }
+}
 
 /// A struct of settings with its size and nothing else set.
 fn empty<T: Copy>(set_size: impl FnOnce(&mut T)) -> T {
@@ -234,7 +304,7 @@ struct Sender {
 impl Sender {
     fn connect(domain: fcast_domain, case: &Case, to: &str) -> Result<Self, Failure> {
         let stride = case.size.next_multiple_of(64);
-        let parts = ours::payloads(case);
+        let parts = payloads(case);
         let (region, base) = memory(stride * parts)?;
         let settings = fcast_settings {
             depth: case.depth as u32,
@@ -387,7 +457,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
         let domain = open(case)?;
-        let incoming = ours::Incoming::of(case);
+        let incoming = Incoming::of(case);
         let settings = fcast_settings {
             max_message: incoming.max_message as u32,
             credits: incoming.credits,
@@ -483,7 +553,7 @@ impl Server {
     /// Polls until the sender's connection and this side's stand; what arrived meanwhile.
     fn connect_both(&mut self, sender: &mut Sender) -> Result<Vec<Header>, Failure> {
         let mut early = Vec::new();
-        let deadline = Deadline::after(ours::CONNECT);
+        let deadline = Deadline::after(CONNECT);
         while !sender.connected || !self.connected {
             sender.poll()?;
             self.poll(|header| {
@@ -535,7 +605,7 @@ pub(crate) fn send<T>(
     let domain = open(case)?;
     let mut sender = Sender::connect(domain, case, to)?;
     sender.endpoint.domain = Some(domain);
-    let deadline = Deadline::after(ours::CONNECT);
+    let deadline = Deadline::after(CONNECT);
     while !sender.connected {
         sender.poll()?;
         deadline.check("a connection")?;

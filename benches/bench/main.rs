@@ -1,4 +1,5 @@
-//! How fast `fabricast` is, beside a bare loop over `libfabric-sys` in the same run.
+//! How fast `fabricast` is, beside a bare loop over `libfabric-sys` in the same run: what `fabricast
+//! bench` does not offer, over the same library (crates/fabricast-bench).
 //!
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
@@ -8,7 +9,6 @@
 //! bench pair --op send --size 4K --bare-pause 10   and beside a bare loop that reads less often
 //! bench pair --op send,pingpong --through-c       the C interface beside the Rust one
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
-//! bench latency --rate 0,10,100,1000      one way: lone messages, and messages at rates (kHz)
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench stalled --clients 8               what clients of objects cost that are stopped
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
@@ -16,41 +16,27 @@
 //!
 //! See `benches/README.md` for what is printed.
 
-mod bare;
 mod c;
-mod case;
-mod child;
-mod client;
-mod clock;
-mod coalesced;
-mod control;
-mod deadline;
-mod error;
-mod host;
-mod http;
-mod json;
-mod latency;
-mod object;
-mod object_request;
-mod ours;
-mod pairs;
 mod pingpong;
-mod publish;
-mod report;
-mod server;
-mod size;
 mod stalled;
-mod stats;
 
-use std::net::SocketAddr;
-use std::process::ExitCode;
+use std::io::{BufRead, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command as Program, ExitCode, Stdio};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use fabricast_bench::case::{Case, Operation, SIZE_MAX, Side, Wait};
+use fabricast_bench::child::Guard;
+use fabricast_bench::control::Control;
+use fabricast_bench::error::{Failure, fail};
+use fabricast_bench::pairs::{self, Alone};
+use fabricast_bench::report::Setting;
+use fabricast_bench::server::Host;
+use fabricast_bench::{has_provider, host, server, size};
 
-use crate::case::{Case, Operation, Side, Wait};
-use crate::control::Control;
-use crate::error::{Failure, fail};
-use crate::report::Setting;
+/// How long a server waits for its client.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The speed of fabricast beside a bare loop over libfabric, in interleaved pairs of runs.
 #[derive(Parser)]
@@ -76,11 +62,6 @@ enum Command {
     /// Compares the bare loop with `fi_pingpong` (Debian's libfabric-bin); sizes are of whole
     /// messages.
     FiPingpong(Options),
-    /// How long messages take one way, lone and at rates, packed and not.
-    Latency(latency::Options),
-    /// The other end of that.
-    #[command(hide = true)]
-    LatencyReceiver(latency::ReceiverOptions),
     /// What clients of objects cost a server that are stopped.
     Stalled(stalled::Options),
     /// Such a client.
@@ -176,9 +157,8 @@ struct Options {
 }
 
 fn parse_size(text: &str) -> Result<usize, String> {
-    let size = crate::size::parse(text);
-    // A receive buffer takes 1 GiB at most, header included.
-    size.filter(|size| (1..=1 << 29).contains(size))
+    let size = size::parse(text);
+    size.filter(|size| (1..=SIZE_MAX).contains(size))
         .ok_or_else(|| "a number of bytes from 1 to 512M".to_owned())
 }
 
@@ -202,6 +182,7 @@ impl Options {
                 Operation::ObjectGet | Operation::ObjectPut => &[4 << 10, 1 << 20, 16 << 20],
                 Operation::ObjectRequest | Operation::ObjectHttp => &[4 << 10, 1 << 20],
                 Operation::Coalesced => &[64, 1 << 10],
+                Operation::Stream | Operation::Latency => &[1 << 20],
             };
             let sizes = if self.size.is_empty() {
                 default
@@ -217,7 +198,7 @@ impl Options {
         let mut case = self.case_of("net", operation, size);
         // libfabric 1.17 has RDM over TCP as a provider of its own.
         let is_rdm = operation == Operation::Rdm || operation.is_object();
-        let has_net = is_rdm && ours::has_provider(&case);
+        let has_net = is_rdm && has_provider(&case);
         case.provider = match &self.provider {
             Some(provider) => provider.clone(),
             None if has_net => case.provider,
@@ -247,6 +228,10 @@ impl Options {
             pack: 0,
             gather: !self.no_gather,
             subscribers: self.subscribers,
+            rate: 0,
+            one_way: true,
+            gpu: None,
+            begin: None,
         }
     }
 
@@ -294,62 +279,92 @@ impl Place {
 /// Runs all cases against a server.
 fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Failure> {
     let cases = options.cases();
-    let fits =
-        |case: &Case| case.operation != Operation::Coalesced || case.size + 28 <= case.buffer;
-    if let Some(case) = cases.iter().find(|case| !fits(case)) {
-        return fail(format!(
-            "a small message of {} bytes does not fit --buffer {}",
-            case.size, case.buffer
-        ));
+    for case in &cases {
+        case.check()?;
+        if !case.operation.has_bare() {
+            let name = case.operation.name();
+            return fail(format!("{name} is an operation of fabricast bench"));
+        }
     }
-    let mut control = Control::connect(server)?;
+    let mut control = connect(server)?;
     let mut last: Option<Setting> = None;
     for case in &cases {
-        let setting = setting(options, case)?;
+        let setting = Setting::of(case, options.json)?;
         if last.as_ref() != Some(&setting) {
             setting.print_head(pinned);
         }
         let setting = last.insert(setting);
         let sides = options.sides();
-        let outcome = pairs::run(&mut control, case, options.runs.into(), sides, options.only)?;
+        let mut alone = Alone {
+            control: &mut control,
+            through: Some(c::THROUGH),
+        };
+        let outcome = pairs::run(&mut alone, case, options.runs.into(), sides, options.only)?;
         setting.print(case, &outcome);
     }
     Ok(())
 }
 
-fn setting(options: &Options, case: &Case) -> Result<Setting, Failure> {
-    let (provider, libfabric, shape) = ours::describe(case)?;
-    Ok(Setting {
-        congestion: host::congestion_over(&provider),
-        provider,
-        libfabric,
-        shape,
-        json: options.json,
-        bare_connections: options.bare_connections,
-    })
+fn connect(server: SocketAddr) -> Result<Control, Failure> {
+    let mut control = Control::connect(server)?;
+    control.trust();
+    Ok(control)
+}
+
+/// Serves one client. Says on standard output where it listens.
+fn serve(node: &str) -> Result<(), Failure> {
+    let listener = TcpListener::bind((node, 0))?;
+    println!("listening {}", listener.local_addr()?);
+    std::io::stdout().flush()?;
+    let mut control = Control::accept(&listener, PATIENCE)?;
+    control.trust();
+    let host = Host {
+        node,
+        through: Some(c::THROUGH),
+    };
+    server::serve(&mut control, host)
+}
+
+/// Starts our own server; where it listens.
+fn start_server(node: &str, pin: bool) -> Result<(Guard, SocketAddr), Failure> {
+    let mut command = Program::new(std::env::current_exe()?);
+    command
+        .args(["server", "--node", node])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    if !pin {
+        command.arg("--no-pin");
+    }
+    let mut guard = Guard::start(&mut command, pin.then_some(1))?;
+    let mut line = String::new();
+    guard.lines()?.read_line(&mut line)?;
+    match line.trim_end().strip_prefix("listening ") {
+        Some(addr) => Ok((guard, addr.parse()?)),
+        None => fail("the server did not start"),
+    }
 }
 
 fn pair(options: &Options) -> Result<(), Failure> {
     options.enter_namespace();
     // Before we are pinned: a child inherits that.
     let pins = options.place.pins();
-    let (mut guard, server) = child::server(&options.place.node, pins)?;
+    let (mut guard, server) = start_server(&options.place.node, pins)?;
     options.pin(0)?;
     measure(options, server, pins)?;
-    guard.wait(std::time::Duration::from_secs(10))?;
+    guard.wait(Duration::from_secs(10))?;
     Ok(())
 }
 
 fn fi_pingpong(options: &Options) -> Result<(), Failure> {
     options.enter_namespace();
     let pins = options.place.pins();
-    let (mut guard, server) = child::server(&options.place.node, pins)?;
+    let (mut guard, server) = start_server(&options.place.node, pins)?;
     options.pin(0)?;
     if let Some(congestion) = host::congestion_over(&options.case(Operation::Pingpong, 64).provider)
     {
         println!("congestion control {congestion}");
     }
-    let mut control = Control::connect(server)?;
+    let mut control = connect(server)?;
     let sizes = if options.size.is_empty() {
         &[64][..]
     } else {
@@ -360,7 +375,7 @@ fn fi_pingpong(options: &Options) -> Result<(), Failure> {
         pingpong::compare(&mut control, &case, options.runs.into(), pins)?;
     }
     drop(control);
-    guard.wait(std::time::Duration::from_secs(10))?;
+    guard.wait(Duration::from_secs(10))?;
     Ok(())
 }
 
@@ -368,13 +383,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Pair(options) => pair(options),
         Command::FiPingpong(options) => fi_pingpong(options),
-        Command::Latency(options) => {
-            enter_namespace(options.netns.as_deref());
-            latency::run(options)
-        }
         Command::Stalled(options) => stalled::run(options),
         Command::StalledClient(options) => stalled::lend(options),
-        Command::LatencyReceiver(options) => latency::receive(options),
         Command::Client { server, options } => {
             let pinned = options.pin(0)?;
             measure(options, *server, pinned)
@@ -383,7 +393,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
             if place.pins() {
                 host::pin(1)?;
             }
-            server::serve(&place.node)
+            serve(&place.node)
         }
     }
 }

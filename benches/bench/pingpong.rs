@@ -6,12 +6,12 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::case::{Case, HEADER, Side};
-use crate::child::Guard;
-use crate::client;
-use crate::control::Control;
-use crate::error::{Failure, fail};
-use crate::stats::{median, median_interval};
+use fabricast_bench::case::{Case, HEADER, Side};
+use fabricast_bench::child::Guard;
+use fabricast_bench::client;
+use fabricast_bench::control::Control;
+use fabricast_bench::error::{Failure, fail};
+use fabricast_bench::stats::{median, median_interval};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ pub(crate) fn compare(
         if pair == 0 {
             continue;
         }
-        let our_us = client::run(control, Side::Bare, &bare)?.mean_us;
+        let our_us = client::run(control, Side::Bare, &bare, None)?.mean_us;
         theirs.push(their_us);
         ours.push(our_us);
         ratios.push(their_us / our_us);
@@ -74,7 +74,7 @@ fn fi_pingpong(case: &Case, round_trips: usize, pin: bool) -> Result<f64, Failur
     let mut server = Command::new("fi_pingpong");
     common(server.args(["-B", &port.to_string()]));
     let mut server = Guard::start(&mut server, pin.then_some(1))
-        .map_err(|error| Failure(format!("fi_pingpong (package libfabric-bin): {error}")))?;
+        .map_err(|error| Failure::new(format!("fi_pingpong (package libfabric-bin): {error}")))?;
     std::thread::sleep(Duration::from_millis(100));
     let mut client = Command::new("fi_pingpong");
     common(client.args(["-P", &port.to_string()]));
@@ -86,7 +86,7 @@ fn fi_pingpong(case: &Case, round_trips: usize, pin: bool) -> Result<f64, Failur
     if !status.success() {
         return fail(format!("fi_pingpong ended with {status}"));
     }
-    microseconds(&text).ok_or_else(|| Failure(format!("fi_pingpong printed `{text}`")))
+    microseconds(&text).ok_or_else(|| Failure::new(format!("fi_pingpong printed `{text}`")))
 }
 
 /// The column `usec/xfer` of the only row.

@@ -14,12 +14,12 @@ use fabricast::object::{
 };
 use fabricast::{Fabric, Region};
 
-use crate::child::Guard;
-use crate::clock::Deadline;
-use crate::error::{Failure, fail};
-use crate::host::{cpu_seconds, thread_cpu_seconds};
-use crate::json::{number, text};
 use crate::parse_size;
+use fabricast_bench::child::Guard;
+use fabricast_bench::clock::Deadline;
+use fabricast_bench::error::{Failure, fail};
+use fabricast_bench::host::{cpu_seconds, thread_cpu_seconds};
+use fabricast_bench::json::{number, text};
 
 /// Longer than any measurement: no transfer is cut off.
 const BUDGET: Duration = Duration::from_secs(1800);
@@ -80,9 +80,9 @@ pub(crate) fn lend(options: &ClientOptions) -> Result<(), Failure> {
     let region = Region::host(options.size).build()?;
     let access = ObjectOperation::Get.access();
     let memory = client.register(region.slice(0..options.size)?, access);
-    let memory = memory.map_err(|error| Failure(error.to_string()))?;
+    let memory = memory.map_err(|error| Failure::new(error.to_string()))?;
     let token = memory.token(0..memory.len(), ObjectOperation::Get);
-    let token = token.map_err(|error| Failure(error.to_string()))?;
+    let token = token.map_err(|error| Failure::new(error.to_string()))?;
     println!("{token}");
     std::io::stdout().flush()?;
     loop {
@@ -119,7 +119,7 @@ impl Serving {
         let slice = self.region.slice(0..self.size)?;
         let deadline = Instant::now() + BUDGET;
         let accepted = self.channel.handle_get(token, 0, slice, key, deadline);
-        accepted.map_err(|refused| Failure(refused.to_string()))
+        accepted.map_err(|refused| Failure::new(refused.to_string()))
     }
 
     /// Polls and waits once; how many GETs are over.
@@ -152,7 +152,7 @@ fn measure(options: &Options, served: bool) -> Result<(), Failure> {
     let region = Region::host(options.client.size).build()?;
     region
         .register(server.domain())
-        .map_err(|error| Failure(error.to_string()))?;
+        .map_err(|error| Failure::new(error.to_string()))?;
     let mut serving = Serving {
         channel: server.channel()?,
         region,

@@ -18,24 +18,18 @@ mod disk;
 mod fio;
 mod gpu;
 mod host;
-#[path = "../bench/json.rs"]
-mod json;
 mod memory;
 mod ours;
 mod pairs;
 mod plain;
 mod plain_cufile;
 mod report;
-#[path = "../bench/size.rs"]
-mod size;
-#[path = "../bench/stats.rs"]
-#[expect(dead_code, reason = "the other bench has histograms")]
-mod stats;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fabricast_bench::{json, size, stats};
 
 use crate::case::{Bench, Operation};
 

@@ -8,113 +8,15 @@ Builds zmq_builder.c with pkg-config's libzmq and a C compiler; where one is mis
 """
 
 import argparse
-import ctypes
-import fcntl
 import json
-import math
-import os
 import random
-import shutil
-import socket
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-LIBC = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG, SIGKILL = 0x10000000, 0x40000000, 1, 9
-CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
-# A process of a run that takes so much longer than the run hangs.
-PATIENCE = 60
+from machine import Failed, Process, build_over_zmq, congestion, core_sets, enter_namespace, interval, shown
+
 ZMQ_DEPTH = "HWM 1000 messages on each side of each connection"
-
-
-class Failed(Exception):
-    """A run whose counts do not agree, or that did not end."""
-
-
-# ---- the machine ---------------------------------------------------------------------------------
-
-
-def enter_namespace(congestion):
-    """Moves this process and its children to a network namespace of their own, which ends with them. Says why not."""
-    if LIBC.unshare(CLONE_NEWNET) != 0:
-        # Without the right to, a user namespace of our own may give it.
-        if LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-            return os.strerror(ctypes.get_errno())
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            # SIOCSIFFLAGS: up and running.
-            fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 0x41, b""))
-        with open(CONGESTION, "w") as file:
-            file.write(congestion)
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def congestion():
-    try:
-        with open(CONGESTION) as file:
-            return file.read().strip()
-    except OSError:
-        return "unknown"
-
-
-def core_sets(pin):
-    """The cores of the source and those of the builders, the same for both ways."""
-    cores = sorted(os.sched_getaffinity(0))
-    if pin == "none":
-        return set(cores), set(cores)
-    if len(cores) < 2 or pin == "two":
-        return set(cores[:2]), set(cores[:2])
-    return {cores[0]}, {cores[1]}
-
-
-class Process:
-    """A child on these cores, that does not outlive this process. Ended, if it has not ended, when the block is left."""
-
-    def __init__(self, command, cores):
-        def prepare():
-            LIBC.prctl(PR_SET_PDEATHSIG, SIGKILL)
-            os.sched_setaffinity(0, cores)
-
-        self.command = command
-        self.errors = tempfile.TemporaryFile()
-        self.child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors, text=True, preexec_fn=prepare
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.child.kill()
-        self.child.wait()
-        self.child.stdout.close()
-        self.errors.close()
-
-    def address(self):
-        line = self.child.stdout.readline().strip()
-        if not line.startswith("listening on "):
-            raise Failed(f"{self.command[0]} did not start: {self.said()}")
-        return line.removeprefix("listening on ")
-
-    def said(self):
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace").strip()[-500:]
-
-    def report(self, seconds):
-        """The JSON of its last line, when it has ended well."""
-        try:
-            out, _ = self.child.communicate(timeout=seconds + PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"{' '.join(self.command)}: not ended") from None
-        if self.child.returncode != 0:
-            raise Failed(f"{' '.join(self.command)}: status {self.child.returncode}: {out[-500:]} {self.said()}")
-        return json.loads(out.splitlines()[-1])
 
 
 # ---- one run of one way --------------------------------------------------------------------------
@@ -185,19 +87,6 @@ def zmq(options, size, check):
 # ---- pairs ---------------------------------------------------------------------------------------
 
 
-def interval(values):
-    """The median and its 95 % interval, which comes from the order of the values alone; of fewer than six, their range."""
-    values = sorted(values)
-    count, outside, skip = len(values), 0.0, 0
-    while count >= 6:
-        outside += 2 * math.comb(count, skip) / 2**count
-        if outside > 0.05:
-            break
-        skip += 1
-    skip = max(skip - 1, 0)
-    return statistics.median(values), values[skip], values[count - 1 - skip]
-
-
 WAYS = {"ours": ours, "zmq": zmq}
 
 
@@ -229,11 +118,6 @@ def case(options, size, check):
     return row | {"zmq_version": options.zmq_version, "zmq_depth": ZMQ_DEPTH}
 
 
-def shown(values, digits=0):
-    median, low, high = (f"{value:,.{digits}f}" for value in values)
-    return f"{median} [{low}, {high}]"
-
-
 def print_row(row):
     cells = [str(row["size_bytes"]), "on" if row["check"] else "off"]
     cells += [shown(row[f"{way}_events_per_s"]) for way in WAYS] + [shown(row["ratio"], 2)]
@@ -250,27 +134,7 @@ def print_head(row):
     print("|---|---|---|---|---|---|---|---|", flush=True)
 
 
-# ---- building, and the command line --------------------------------------------------------------
-
-
-def build(directory):
-    """The program over ZeroMQ, and the library's version; or none, and why not."""
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    if not compiler:
-        return None, "no C compiler (cc) here"
-    if not shutil.which("pkg-config"):
-        return None, "no pkg-config here"
-    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "libzmq"], capture_output=True, text=True)
-    if flags.returncode != 0:
-        return None, "pkg-config finds no libzmq (Debian: libzmq3-dev)"
-    program = os.path.join(directory, "zmq_builder")
-    command = [compiler, "-std=c11", "-O3", "-march=native", "-Wall", "-Wextra", "-o", program]
-    command += [os.path.join(HERE, "zmq_builder.c"), *flags.stdout.split(), "-lpthread"]
-    built = subprocess.run(command, capture_output=True, text=True)
-    if built.returncode != 0:
-        raise Failed(f"{' '.join(command)}: {built.stderr}")
-    version = subprocess.run([program, "version"], check=True, capture_output=True, text=True)
-    return program, version.stdout.strip()
+# ---- the command line ----------------------------------------------------------------------------
 
 
 def parse():
@@ -295,7 +159,7 @@ def parse():
 def main():
     options = parse()
     with tempfile.TemporaryDirectory() as directory:
-        options.zmq_builder, options.zmq_version = build(directory)
+        options.zmq_builder, options.zmq_version = build_over_zmq("zmq_builder", directory)
         if options.zmq_builder is None:
             print(f"SKIPPED: event building beside ZeroMQ: {options.zmq_version}")
             return 0

@@ -12,23 +12,12 @@
 mod alone;
 mod bare;
 mod case;
-#[path = "../bench/child.rs"]
-#[expect(dead_code, reason = "the other bench's server")]
-mod child;
-#[path = "../bench/deadline.rs"]
-mod deadline;
 #[path = "../file_bench/disk.rs"]
 #[expect(dead_code, reason = "the other bench counts requests")]
 mod disk;
-#[path = "../bench/error.rs"]
-mod error;
 mod files;
-#[path = "../bench/host.rs"]
-mod host;
 mod idle;
-#[path = "../bench/json.rs"]
-mod json;
-#[path = "../bench/bare/net.rs"]
+#[path = "../../crates/fabricast-bench/src/bare/net.rs"]
 mod net;
 mod ours;
 mod pairs;
@@ -37,19 +26,15 @@ mod receiving;
 mod report;
 mod ring;
 mod sending;
-#[path = "../bench/size.rs"]
-mod size;
 mod socket;
 mod stages;
-#[path = "../bench/stats.rs"]
-#[expect(dead_code, reason = "the other bench has histograms")]
-mod stats;
 mod throttled;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fabricast_bench::{child, deadline, error, host, json, size, stats};
 
 use crate::case::{Case, Operation};
 use crate::error::{Failure, fail};

@@ -95,7 +95,7 @@ impl Peers {
 fn numbers<const N: usize>(said: &str) -> Result<[f64; N], Failure> {
     let numbers: Result<Vec<f64>, _> = said.split(' ').map(str::parse).collect();
     let numbers = numbers?.try_into();
-    numbers.map_err(|_| Failure(format!("not what a peer says: {said}")))
+    numbers.map_err(|_| Failure::new(format!("not what a peer says: {said}")))
 }
 
 /// The runs of one way.

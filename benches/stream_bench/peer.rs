@@ -85,5 +85,5 @@ pub(crate) fn words<const N: usize>(order: &str) -> Result<[&str; N], Failure> {
     let words: Vec<_> = order.splitn(N, ' ').collect();
     words
         .try_into()
-        .map_err(|_| Failure(format!("no such order: {order}")))
+        .map_err(|_| Failure::new(format!("no such order: {order}")))
 }

@@ -18,7 +18,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
     peer::serve(|order| {
         let [way, sink] = words(order)?;
         let mut seconds = 0.0;
-        let cpu = match Way::from_str(way, false).map_err(Failure)? {
+        let cpu = match Way::from_str(way, false).map_err(Failure::new)? {
             way if way.is_ours() && sink == "-" => {
                 let kept = &mut discards[usize::from(way.is_by_write())];
                 let windows = match way.is_by_write() {

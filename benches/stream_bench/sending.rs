@@ -46,7 +46,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
         let path = Path::new(path);
         let file = || Ok(FileSource::file(path)?);
         let throttled = || Ok(Throttled::new(file()?));
-        let sent = match Way::from_str(way, false).map_err(Failure)? {
+        let sent = match Way::from_str(way, false).map_err(Failure::new)? {
             way if way.is_ours() => {
                 let sender = match &sender {
                     Some(sender) => sender,

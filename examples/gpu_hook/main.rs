@@ -14,7 +14,8 @@
 mod kernel;
 mod receive;
 mod send;
-#[path = "../../benches/bench/size.rs"]
+#[path = "../../crates/fabricast-bench/src/size.rs"]
+#[allow(unreachable_pub, reason = "of a library, too")]
 mod size;
 
 use std::error::Error;

@@ -150,7 +150,10 @@ impl DuplexConfig {
                 lost: Some(silence),
             },
             fence_timeout: self.fence_timeout,
-            watch: TcpWatch::default(),
+            watch: TcpWatch {
+                fill_long_ways: true,
+                ..TcpWatch::default()
+            },
             watched: WatchedAs::of(WatchedKind::Duplex),
         }
     }

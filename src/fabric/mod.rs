@@ -102,7 +102,7 @@ pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;
 pub use run::Run;
 pub(crate) use shm::check_peer;
-pub(crate) use tcp_info::bytes_received;
+pub(crate) use tcp_info::{bytes_received, round_trip};
 
 use self::keys::KeyGuard;
 use crate::Error;

@@ -3,13 +3,23 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
-/// Bytes of data that the kernel has received on a TCP socket since it was connected (`TCP_INFO`,
-/// tcp(7)): also those that nobody has read, and those of a message that is not whole.
+/// Bytes of data that the kernel has received on a TCP socket since it was connected: also those
+/// that nobody has read, and those of a message that is not whole. Since Linux 4.1.
 pub(crate) fn bytes_received(fd: RawFd) -> Option<u64> {
-    /// Where `tcpi_bytes_received` lies in `struct tcp_info` of <linux/tcp.h>; since Linux 4.1.
-    const OFFSET: usize = 128;
-    let mut info = [0u8; OFFSET + 8];
+    field::<128, 8>(fd).map(u64::from_ne_bytes)
+}
+
+/// How long a round trip takes to the peer of a TCP socket, as the kernel has measured it so far.
+pub(crate) fn round_trip(fd: RawFd) -> Option<Duration> {
+    let micros = field::<68, 4>(fd).map(u32::from_ne_bytes)?;
+    Some(Duration::from_micros(micros.into()))
+}
+
+/// The field of so many bytes that lies there in `struct tcp_info` of <linux/tcp.h>.
+fn field<const OFFSET: usize, const LEN: usize>(fd: RawFd) -> Option<[u8; LEN]> {
+    let mut info = [0u8; 256];
     let mut len = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, and says how many.
     let rc = unsafe {
@@ -21,11 +31,8 @@ pub(crate) fn bytes_received(fd: RawFd) -> Option<u64> {
             &raw mut len,
         )
     };
-    if rc != 0 || (len as usize) < info.len() {
-        return None;
-    }
-    let bytes = info[OFFSET..].try_into().ok()?;
-    Some(u64::from_ne_bytes(bytes))
+    let known = info.get(..len as usize).filter(|_| rc == 0)?;
+    known.get(OFFSET..OFFSET + LEN)?.try_into().ok()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -34,7 +41,6 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
-    use std::time::Duration;
 
     #[test]
     fn the_kernel_counts_bytes_that_nobody_has_read() {
@@ -49,5 +55,15 @@ mod tests {
             false
         }));
         assert_eq!(bytes_received(-1), None);
+    }
+    #[test]
+    fn the_kernel_measures_the_way_to_the_peer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let round_trip_of = |fd| round_trip(fd).filter(|time| !time.is_zero());
+        let measured = round_trip_of(near.as_raw_fd()).expect("the SYN was answered");
+        assert!(measured < Duration::from_secs(60), "{measured:?}");
+        assert_eq!(round_trip(-1), None);
+        assert_eq!(round_trip_of(listener.as_raw_fd()), None);
     }
 }

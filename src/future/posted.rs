@@ -1,7 +1,7 @@
 //! `Posted`: the operations of one endpoint that were posted, and whose futures have not heard of
 //! their end.
 
-use std::collections::HashMap;
+use crate::id::IdMap;
 use std::task::{Poll, Waker};
 
 use super::after::After;
@@ -22,7 +22,7 @@ enum Entry {
 /// future whose operation is done.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
-    entries: HashMap<u64, Entry>,
+    entries: IdMap<u64, Entry>,
     last_key: u64,
     flying: u64,
     resolved: u64,

@@ -132,7 +132,10 @@ impl StreamReceiver {
             let lanes = interface.clone().lanes(count, may_be_fewer)?;
             let mut endpoints = Vec::new();
             for (number, lane) in lanes.iter().enumerate() {
-                let duplex = duplex(&config, windows, number == 0)?;
+                // Huge pages may take longer than a short stream (0.3 s for 128 MiB where memory is
+                // fragmented), so where the kernel copies, each comes when it is used first.
+                let populate = number == 0 && !interface.copies();
+                let duplex = duplex(&config, windows, populate)?;
                 slots += duplex.pool.slots();
                 #[cfg(test)]
                 pools.push(duplex.pool.clone());

@@ -238,7 +238,8 @@ fn block_pool(
         headroom: HEADER_LEN,
         ..SharedBufferConfig::new(config.stream.block_bytes as usize)
     };
-    let pool = pool(layout, config.stream.pinned, true)?;
+    let populate = !interfaces.iter().all(Interface::copies);
+    let pool = pool(layout, config.stream.pinned, populate)?;
     for interface in interfaces {
         interface.register(pool.region())?;
     }

@@ -20,11 +20,10 @@ use fabricast_capi::settings::fcast_settings;
 use fabricast_capi::status::FCAST_AGAIN;
 
 use super::{Endpoint, check, open, settings};
-use crate::case::{Arrived, Case, Header, Pacer, Sent};
-use crate::clock::{Deadline, Sampler};
-use crate::coalesced::{LONE, POLL_EVERY, per_buffer};
-use crate::error::Failure;
-use crate::ours;
+use fabricast_bench::case::{Arrived, Case, Header, Pacer, Sent};
+use fabricast_bench::clock::{Deadline, Sampler};
+use fabricast_bench::error::Failure;
+use fabricast_bench::{CONNECT, LONE, POLL_EVERY, per_buffer};
 
 /// Messages that one call gives, or takes, at most.
 const MESSAGES: usize = 64;
@@ -203,7 +202,7 @@ pub(crate) fn send<T>(
     arrived: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(Sent, T), Failure> {
     let mut sender = Sender::connect(case, to)?;
-    let deadline = Deadline::after(ours::CONNECT);
+    let deadline = Deadline::after(CONNECT);
     while !sender.connected {
         sender.poll()?;
         deadline.check("a connection")?;

@@ -18,10 +18,10 @@ use fabricast_capi::window::{
 use fabricast_capi::window_operations::fcast_window_write;
 
 use super::{Endpoint, check, header, memory, open, settings};
-use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
-use crate::clock::{Deadline, Sampler};
-use crate::error::{Failure, fail};
-use crate::ours;
+use fabricast_bench::CONNECT;
+use fabricast_bench::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
+use fabricast_bench::clock::{Deadline, Sampler};
+use fabricast_bench::error::{Failure, fail};
 
 /// Payload bytes of a mark.
 const MARK: usize = 8;
@@ -170,7 +170,7 @@ impl Client {
             free: (0..case.depth as u64).collect(),
             connected: false,
         };
-        let deadline = Deadline::after(ours::CONNECT);
+        let deadline = Deadline::after(CONNECT);
         while !client.connected {
             client.poll()?;
             deadline.check("a connection")?;

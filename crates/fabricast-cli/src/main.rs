@@ -1,5 +1,7 @@
 //! The command `fabricast`: what the library does, from a shell. A thin client of it.
 
+#[cfg(feature = "bench")]
+mod bench;
 mod doctor;
 mod failure;
 mod info;
@@ -97,6 +99,11 @@ enum Command {
     /// event
     #[command(subcommand, after_help = readout::args::EXAMPLES)]
     Readout(readout::args::Command),
+    /// How fast messages and streams are between two processes, here or on two machines, beside a
+    /// bare loop over libfabric
+    #[cfg(feature = "bench")]
+    #[command(after_help = format!("{}\n\n{}", bench::args::EXAMPLES, notes()))]
+    Bench(bench::args::BenchArgs),
     /// What a process that serves its metrics does now: rates, in the terminal
     Top(top::TopArgs),
     /// What this machine has, and which way GPU memory takes over each network provider
@@ -147,6 +154,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => stream::demo::run(&args),
         Command::Readout(command) => readout::run(command),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => bench::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "pages")]

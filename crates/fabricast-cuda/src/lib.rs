@@ -15,6 +15,8 @@
 //! that makes it, and what was current before is put back.
 
 #![deny(unsafe_code)]
+// Which feature an item needs, in the pages of docs.rs, which builds with a nightly compiler.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod context;
 #[cfg(feature = "cudarc")]

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::hub::conn_table::ConnTable;
 use crate::fabric::PeerAddr;
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 use crate::protocol::wire::{Refusal, RefusalCode};
 
 /// How a connection with a peer stands.
@@ -96,7 +96,7 @@ pub(super) enum PeerLoss {
 pub(super) struct Peers {
     table: ConnTable<AddedPeer>,
     by_addr: HashMap<PeerAddr, PeerId>,
-    by_conn: HashMap<ConnectionId, ConnectionPeer>,
+    by_conn: IdMap<ConnectionId, ConnectionPeer>,
     limit: u32,
     /// How many are being removed.
     leaving: u32,
@@ -107,7 +107,7 @@ impl Peers {
         Self {
             table: ConnTable::new(),
             by_addr: HashMap::new(),
-            by_conn: HashMap::new(),
+            by_conn: IdMap::default(),
             limit,
             leaving: 0,
         }

@@ -6,8 +6,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
-
 use super::sends::PeerSender;
 use super::{Hub, outbound};
 use crate::buffer::{Given, Payload};
@@ -18,12 +16,12 @@ use crate::endpoint::hub::line::ReadyMessage;
 use crate::endpoint::link::Link;
 use crate::endpoint::link::iov::IovList;
 use crate::fabric::Shape;
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 
 /// A batch on several connections: of each, the message that is not posted yet. To be given to
 /// [`Hub::post_joined`].
 #[derive(Default)]
-pub(crate) struct JoinedMessages(HashMap<ConnectionId, ReadyMessage>);
+pub(crate) struct JoinedMessages(IdMap<ConnectionId, ReadyMessage>);
 
 // SAFETY: the addresses are those of payloads and header slots that the slab keeps for the contexts
 // of these messages, which may be sent to another thread; the descriptors are opaque values of a

@@ -1,14 +1,14 @@
 //! `CmQueue`: how often a hub looks at the event queue of its connection manager, and what it keeps
 //! of what it found there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Hub;
 use super::closing::Mark;
 use crate::endpoint::hub::event::HubEvent;
 use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link};
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 use crate::protocol::connection::{Connection, State};
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something,
@@ -32,7 +32,7 @@ pub(super) struct CmQueue<R> {
     reads: u32,
     /// Events that were read while completions were looked at.
     later: VecDeque<CmEvent<R>>,
-    pub(super) requests: HashMap<ConnectionId, WaitingRequest<R>>,
+    pub(super) requests: IdMap<ConnectionId, WaitingRequest<R>>,
     /// When connections that were never asked for are looked for next.
     pub(super) next_reap: Instant,
 }
@@ -49,7 +49,7 @@ impl<R> CmQueue<R> {
         Self {
             reads: 0,
             later: VecDeque::new(),
-            requests: HashMap::new(),
+            requests: IdMap::default(),
             next_reap,
         }
     }

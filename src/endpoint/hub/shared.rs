@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::feeding::PostedReceive;
@@ -18,7 +17,7 @@ use crate::endpoint::hub::event::{HubEvent, Tell};
 use crate::endpoint::hub::shared_receives::SharedReceives;
 use crate::endpoint::link::{ConnKey, Link};
 use crate::error::CompletionError;
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 use crate::protocol::connection::{Action, CloseReason, Violation};
 use crate::protocol::reorder::Reorder;
 use crate::protocol::wire::{self, Control, ControlKind, Counts};
@@ -42,7 +41,7 @@ pub(super) struct Shared<C> {
     failures: u32,
     /// Connections that are over while so many control messages and sends of theirs are in flight:
     /// their addresses must stay.
-    pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
+    pub(super) orphans: IdMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
     /// Held until the endpoint is closed: control messages may outlive their connections.
     control_desc: HeldDescriptor,
@@ -62,7 +61,7 @@ pub(super) fn share<L: Link>(
         receives: SharedReceives::new(share.most(), link.limits().shared_receives),
         last: (0, NOBODY),
         failures: 0,
-        orphans: HashMap::new(),
+        orphans: IdMap::default(),
         pool_desc: HeldDescriptor::new(share.pool().region(), registrar)?,
         control_desc: HeldDescriptor::new(control.region(), registrar)?,
     }))

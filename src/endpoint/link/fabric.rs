@@ -291,6 +291,18 @@ fn on_socket(
     socket.is_some_and(|socket| call(socket).unwrap_or(false))
 }
 
+/// Best effort: where the kernel would not, the connection has the rate that it has.
+fn fill_long_way(conn: &FabricConn) {
+    let Some(fd) = conn.socket() else {
+        return;
+    };
+    // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in
+    // calls that this thread makes.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let filled = socket::fill_long_way(fd);
+    tracing::debug!(?filled, "whether the kernel holds more of what is sent");
+}
+
 impl Link for FabricLink {
     type Conn = FabricConn;
     type Request = Request;
@@ -448,6 +460,9 @@ impl Link for FabricLink {
     }
 
     fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
+        if watch.fill_long_ways && self.domain.fabric().provider().over_tcp {
+            fill_long_way(conn);
+        }
         if !watch.is_asked() {
             return KernelWatch::NotAsked;
         }

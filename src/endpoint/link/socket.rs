@@ -1,5 +1,4 @@
-//! `TcpWatch`: what the kernel is asked to watch on the socket of a connection, and what it knows
-//! of it.
+//! `TcpWatch`: what the kernel is asked for on the socket of a connection, and what it knows of it.
 //!
 //! The provider owns the socket. libfabric 2.2 and newer say which it is (`FI_GET_FD`, fi_tcp(7));
 //! elsewhere it is found among the process's descriptors, by the two addresses that name a
@@ -8,13 +7,14 @@
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rustix::net::sockopt;
 
 use crate::Error;
 use crate::endpoint::limits::config;
+use crate::fabric::round_trip;
 
 /// Probes of the kernel on a connection that carries nothing (`SO_KEEPALIVE`, tcp(7)).
 ///
@@ -61,7 +61,15 @@ impl Keepalive {
 pub(crate) struct TcpWatch {
     pub(crate) keepalive: Option<Keepalive>,
     pub(crate) user_timeout: Option<Duration>,
+    /// Much is sent: over a long way, the kernel is to hold as much of it as it may.
+    pub(crate) fill_long_ways: bool,
 }
+
+/// A round trip from which on a way is long: 4 MiB, the most that the kernel holds of a connection
+/// by itself where nobody has raised `net.ipv4.tcp_wmem`, are 2 GB/s there.
+const LONG_WAY: Duration = Duration::from_millis(2);
+/// The kernel is never asked to hold more of one connection: 10 Gb/s over 50 ms.
+const SEND_BUFFER_MAX: usize = 64 << 20;
 
 /// Whether the kernel watches a connection as the settings `keepalive` and `tcp_user_timeout` ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,6 +135,39 @@ impl TcpWatch {
     }
 }
 
+/// Over a long way, has the kernel hold as much of what is sent as it may ([`hold_more`]).
+pub(crate) fn fill_long_way(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let round_trip = round_trip(socket.as_raw_fd());
+    if round_trip.is_none_or(|time| time < LONG_WAY) {
+        return Ok(false);
+    }
+    hold_more(socket)
+}
+
+/// Has the kernel hold as much as it may of what was sent and is not acknowledged, which bounds the
+/// rate of a connection to that for each round trip. True: it is more than it would have held.
+///
+/// By itself it goes up to the third number of `net.ipv4.tcp_wmem` (tcp(7)); who asks gets twice
+/// `net.core.wmem_max` at most (socket(7)), and no more by itself after that. So it is asked only
+/// where that is the more.
+fn hold_more(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let Ok(limits) = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem") else {
+        return Ok(false);
+    };
+    let by_itself = limits.split_whitespace().nth(2);
+    let by_itself = by_itself.and_then(|limit| limit.parse::<usize>().ok());
+    // `wmem_max` can't be read in every namespace, but tried.
+    let family = rustix::net::AddressFamily::INET;
+    let trial = rustix::net::socket(family, rustix::net::SocketType::DGRAM, None)?;
+    sockopt::set_socket_send_buffer_size(&trial, SEND_BUFFER_MAX / 2)?;
+    let asked = sockopt::socket_send_buffer_size(&trial)?;
+    if by_itself.is_none_or(|by_itself| asked <= by_itself) {
+        return Ok(false);
+    }
+    sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_MAX / 2)?;
+    Ok(true)
+}
+
 /// Whether the kernel gathers small segments while an earlier one is not acknowledged (the opposite
 /// of `TCP_NODELAY`, tcp(7)). When it stops, what it has gathered goes. False: it did all the time,
 /// which is left as it is.
@@ -166,7 +207,7 @@ pub(crate) fn is_between(fd: RawFd, local: SocketAddr, peer: SocketAddr) -> bool
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::AsFd;
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -184,6 +225,24 @@ mod tests {
         near.set_nodelay(true).unwrap();
         assert!(told(true) && !near.nodelay().unwrap());
         assert!(told(false) && near.nodelay().unwrap());
+    }
+
+    #[test]
+    fn the_kernel_is_asked_to_hold_more_over_a_long_way_alone() {
+        let (near, _far) = pair();
+        let held = || sockopt::socket_send_buffer_size(&near).unwrap();
+        let before = held();
+        assert!(!fill_long_way(near.as_fd()).unwrap());
+        assert_eq!(held(), before);
+        let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap();
+        let by_itself: usize = limits.split_whitespace().nth(2).unwrap().parse().unwrap();
+        if hold_more(near.as_fd()).unwrap() {
+            assert!(held() > by_itself, "{} of {limits}", held());
+            assert!(held() <= SEND_BUFFER_MAX);
+        } else {
+            println!("the kernel lets nobody ask for more than {by_itself} bytes");
+            assert_eq!(held(), before);
+        }
     }
 
     #[test]
@@ -211,6 +270,7 @@ mod tests {
                 4,
             )),
             user_timeout: Some(Duration::from_millis(2500)),
+            ..TcpWatch::default()
         };
         assert!(watch.is_asked() && watch.check().is_ok());
         watch.apply(near.as_fd()).unwrap();
@@ -233,6 +293,7 @@ mod tests {
         let keepalive = |idle, probes| TcpWatch {
             keepalive: Some(Keepalive::new(idle, second, probes)),
             user_timeout: None,
+            ..TcpWatch::default()
         };
         for (watch, field) in [
             (keepalive(Duration::from_millis(1500), 3), "keepalive"),
@@ -242,6 +303,7 @@ mod tests {
                 TcpWatch {
                     keepalive: None,
                     user_timeout: Some(Duration::ZERO),
+                    ..TcpWatch::default()
                 },
                 "tcp_user_timeout",
             ),
@@ -290,6 +352,7 @@ mod documented {
             let watch = TcpWatch {
                 keepalive: Some(*keepalive),
                 user_timeout: None,
+                ..TcpWatch::default()
             };
             watch.check()
         };

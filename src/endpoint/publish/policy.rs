@@ -19,8 +19,11 @@ use crate::error::CompletionError;
 /// | `deadline`, `after` | time since the publication was made | 1 ms to 1 h |
 ///
 /// No subscriber holds up another one, and none holds a buffer for longer than its policy says and,
-/// once the buffer is posted, the setting `deadline`. A subscriber always gets a tag's
-/// publications in their order, and learns from their numbers how many it did not get.
+/// once the buffer is posted, the setting `deadline`. But what waits for one keeps its place among
+/// the setting `publications`, and its header slot: leave room beyond `queue` in both, or a slow
+/// one takes all of them and the publisher gets `WouldBlock` until their time is over. A subscriber
+/// always gets a tag's publications in their order, and learns from their numbers how many it did
+/// not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SlowPolicy {

@@ -1,7 +1,6 @@
 //! `SubscribeCore`: what a subscriber does, over any link. A layer above [`Hub`], which connects
 //! and receives.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::subscribe_event::{AboutPublication, PublisherId, SubscribeEvent};
@@ -14,7 +13,7 @@ use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
 use crate::endpoint::reconnect::{self, ReconnectPolicy, Redial};
 use crate::fabric::PeerAddr;
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 use crate::metrics::registry::WatchedCells;
 use crate::protocol::connection::{CloseReason, Violation};
 use crate::protocol::wire::{HeaderMode, PUBLICATION_LEN, PublicationPrefix, SubscriptionRequest};
@@ -46,8 +45,8 @@ struct Publisher {
 pub(crate) struct SubscribeCore<L: Link> {
     core: Hub<L>,
     settings: SubscribeSettings,
-    publishers: HashMap<PublisherId, Publisher>,
-    by_connection: HashMap<ConnectionId, PublisherId>,
+    publishers: IdMap<PublisherId, Publisher>,
+    by_connection: IdMap<ConnectionId, PublisherId>,
     /// Events that the next poll reports.
     later: Vec<SubscribeEvent>,
     closing: bool,
@@ -65,8 +64,8 @@ impl<L: Link> SubscribeCore<L> {
             stats: WatchedCells::beside(core.watched()),
             core,
             settings,
-            publishers: HashMap::new(),
-            by_connection: HashMap::new(),
+            publishers: IdMap::default(),
+            by_connection: IdMap::default(),
             later: Vec::new(),
             closing: false,
             look: None,

@@ -1,12 +1,11 @@
 //! `SubscriberQueues`: the queues of all subscribers, and when the next of them has something due.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use super::account::Ticket;
 use super::policy::SlowPolicy;
 use super::subscriber_queue::{Lag, SubscriberQueue};
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 
 /// Nothing is due in any queue before this.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +33,7 @@ pub(super) struct Overdue {
 /// One queue for each subscriber.
 #[derive(Debug, Default)]
 pub(super) struct SubscriberQueues {
-    by_connection: HashMap<ConnectionId, SubscriberQueue>,
+    by_connection: IdMap<ConnectionId, SubscriberQueue>,
     next_due: NextDue,
 }
 

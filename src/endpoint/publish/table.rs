@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::id::ConnectionId;
+use crate::id::{ConnectionId, IdMap};
 use crate::protocol::wire::{SubscriptionOutcome, SubscriptionRequest};
 
 /// How many subscriptions there may be.
@@ -34,7 +34,7 @@ pub(crate) struct SubscriptionTable {
     limits: SubscriptionLimits,
     topics: HashMap<u64, Topic>,
     /// For each connection its tags, and its place among the members of each.
-    connections: HashMap<ConnectionId, HashMap<u64, usize>>,
+    connections: IdMap<ConnectionId, HashMap<u64, usize>>,
     subscriptions: u32,
     /// Member lists of topics that nobody wants any more.
     spare: Vec<Vec<ConnectionId>>,
@@ -48,7 +48,7 @@ impl SubscriptionTable {
         Self {
             limits,
             topics: HashMap::new(),
-            connections: HashMap::new(),
+            connections: IdMap::default(),
             subscriptions: 0,
             spare: Vec::new(),
         }

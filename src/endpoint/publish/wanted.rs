@@ -9,9 +9,10 @@
 //! One request is under way at a time (`protocol/connection/subscriptions.rs`); the others wait in
 //! line, each tag once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::error::Forked;
+use crate::id::IdMap;
 use crate::protocol::wire::{SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest};
 
 /// Why a subscription, or its end, can't be asked for now. Nothing was asked.
@@ -76,7 +77,8 @@ struct Tag {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     limit: u32,
-    tags: HashMap<u64, Tag>,
+    /// By what this process asked for; what a publisher says is only looked up.
+    tags: IdMap<u64, Tag>,
     line: VecDeque<u64>,
 }
 
@@ -84,7 +86,7 @@ impl Wanted {
     pub(crate) fn new(limit: u32) -> Self {
         Self {
             limit,
-            tags: HashMap::new(),
+            tags: IdMap::default(),
             line: VecDeque::new(),
         }
     }

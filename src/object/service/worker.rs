@@ -14,6 +14,7 @@ use crate::endpoint::origin::Origin;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Waker};
 use crate::fabric::{Domain, PeerAddr};
+use crate::id::IdMap;
 use crate::memory::Region;
 use crate::object::control::{ControlConfig, ControlMessage, ControlPort, Flushed};
 use crate::object::server::{ClientNetworks, ObjectChannel, ObjectServer};
@@ -70,7 +71,7 @@ pub(super) struct ServiceWorker {
     pub(super) pool: SharedBufferManager,
     pub(super) desk: StoreDesk,
     answers: Receiver<(u64, StoreAnswer)>,
-    pub(super) clients: HashMap<ConnectionId, ServiceClient>,
+    pub(super) clients: IdMap<ConnectionId, ServiceClient>,
     /// Of connections that have gone, and still have buffers.
     gone: Vec<Arc<Account>>,
     /// Places that are taken.
@@ -79,7 +80,7 @@ pub(super) struct ServiceWorker {
     pub(super) late_origins: LateOrigins,
     pub(super) jobs: BTreeMap<u64, Job>,
     pub(super) uploads: HashMap<(ConnectionId, u64), OpenUpload>,
-    pub(super) transfers: HashMap<u64, TransferNote>,
+    pub(super) transfers: IdMap<u64, TransferNote>,
     /// Those among them that failed, and whose memory the provider still has.
     pub(super) late: usize,
     /// Of jobs and transfers.
@@ -125,14 +126,14 @@ impl ServiceWorker {
             pool: pieces(server.domain(), config)?,
             desk: StoreDesk::open(Arc::clone(store), config.store_threads, queue)?,
             answers,
-            clients: HashMap::new(),
+            clients: IdMap::default(),
             gone: Vec::new(),
             places: Arc::default(),
             shares: BufferShares::default(),
             late_origins: LateOrigins::default(),
             jobs: BTreeMap::new(),
             uploads: HashMap::new(),
-            transfers: HashMap::new(),
+            transfers: IdMap::default(),
             late: 0,
             next_number: 1,
             first: 0,

@@ -9,7 +9,7 @@
 //! to, each peer that wants it; when the last is gone the buffer is free, and the next block is
 //! read into it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use super::transfer::OutcomeGuard;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::{ConnectionEvent, ConnectionId, ReceiveEvent, SendErrorKind};
 use crate::fabric::EndpointKind;
+use crate::id::IdMap;
 use crate::metrics::WatchedKind;
 use crate::metrics::registry::WatchedCells;
 use crate::metrics::stats::StreamCells;
@@ -79,7 +80,7 @@ pub(super) struct Route {
 pub(super) struct SenderTools {
     pub(super) network: Network,
     pub(super) dialers: Vec<Dialer>,
-    pub(super) routes: HashMap<ConnectionId, Route>,
+    pub(super) routes: IdMap<ConnectionId, Route>,
     pub(super) config: SenderConfig,
     /// What all transfers count.
     pub(super) watched: WatchedCells<StreamCells>,
@@ -114,7 +115,7 @@ impl SenderTools {
         Ok(Self {
             network,
             dialers,
-            routes: HashMap::new(),
+            routes: IdMap::default(),
             watched: WatchedCells::new(WatchedKind::StreamSender, name),
             config,
             reads_since: None,

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::failure::{Failure, describe};
 use crate::say::say;
 use crate::stream::args::{CommonArgs, DemoArgs};
+use crate::stream::recv::addresses_in;
 use crate::stream::{device_buffers, open_domain};
 
 /// Bytes that are made, and checked, at a time.
@@ -131,8 +132,8 @@ impl Process {
         let mut output = BufReader::new(stdout);
         let mut line = String::new();
         let read = output.read_line(&mut line);
-        match (read, line.trim_end().strip_prefix("listening on ")) {
-            (Ok(_), Some(address)) => Ok((address.to_owned(), output)),
+        match (read, addresses_in(&line)) {
+            (Ok(_), Some(address)) => Ok((address, output)),
             _ => Err(Failure::new("the receiver did not start")),
         }
     }

@@ -17,7 +17,7 @@ pub(crate) mod recv;
 mod report;
 mod route;
 pub(crate) mod send;
-mod slurm;
+pub(crate) mod slurm;
 mod ways;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
         false => args.listen.clone(),
     };
     let receiver = open(args, dir, &at, key, start)?;
-    let line = listening_line(&receiver);
+    let line = listening_line(&receiver, args.common.json);
     match spool {
         Some(_) => eprintln!("{line}"),
         None => say(line),
@@ -96,9 +96,27 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     }
 }
 
-fn listening_line(receiver: &StreamReceiver) -> String {
+/// What a receiver says first.
+fn listening_line(receiver: &StreamReceiver, json: bool) -> String {
     let addrs = receiver.local_addrs().iter().map(ToString::to_string);
-    format!("listening on {}", addrs.collect::<Vec<_>>().join(","))
+    let addrs: Vec<_> = addrs.collect();
+    match json {
+        true => serde_json::json!({"type": "listening", "addresses": addrs}).to_string(),
+        false => format!("listening on {}", addrs.join(",")),
+    }
+}
+
+/// Its addresses, as they stand in that line, with commas between them.
+pub(super) fn addresses_in(line: &str) -> Option<String> {
+    if let Some(addresses) = line.trim_end().strip_prefix("listening on ") {
+        return Some(addresses.to_owned());
+    }
+    let value: serde_json::Value = serde_json::from_str(line).ok()?;
+    let listening = value["addresses"]
+        .as_array()
+        .filter(|_| value["type"] == "listening")?;
+    let addresses: Option<Vec<_>> = listening.iter().map(serde_json::Value::as_str).collect();
+    addresses.map(|all| all.join(","))
 }
 
 /// Whether this is only that somebody without the key was refused.

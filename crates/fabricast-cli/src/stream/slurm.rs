@@ -89,6 +89,17 @@ impl Task {
     pub(crate) fn is_sender(&self) -> bool {
         self.number == 0
     }
+
+    #[cfg(feature = "bench")]
+    fn is_one_of_two(&self) -> Result<(), Failure> {
+        match self.count {
+            2 => Ok(()),
+            count => {
+                let text = format!("--slurm: {count} tasks: the bench is between two (srun -n2)");
+                Err(Failure::new(text).ends(End::Usage))
+            }
+        }
+    }
 }
 
 /// The directory of a step.
@@ -423,6 +434,116 @@ fn receive_one(
         };
         receiver.close(Instant::now());
         return Err(why);
+    }
+}
+
+/// What task 0 has of task 1 when it is to measure.
+#[cfg(feature = "bench")]
+pub(crate) struct Meeting {
+    place: MeetingPlace,
+    task: Task,
+    run: String,
+    listening: Vec<PeerAddr>,
+}
+
+#[cfg(feature = "bench")]
+impl Meeting {
+    /// Waits for the other one, which gets this key for one time.
+    pub(crate) fn call(shared: &Path, task: &Task, key: &[u8]) -> Result<Self, Failure> {
+        task.is_one_of_two()?;
+        let place = MeetingPlace::open(shared, task)?;
+        let run = to_hex(&far::random_bytes(16)?);
+        let said = json!({
+            "run": run,
+            "key": to_hex(key),
+            "devices": NetworkDevice::all_to_json(&NetworkDevice::all()),
+        });
+        place.put("key", &said)?;
+        match gather(&place, task, &run) {
+            Ok(peers) => Ok(Self {
+                place,
+                task: task.clone(),
+                run,
+                listening: peers.into_iter().flat_map(|peer| peer.to.0).collect(),
+            }),
+            Err(failure) => {
+                leave(&place, task, &run, false);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Where the other one listens.
+    pub(crate) fn listening(&self) -> &[PeerAddr] {
+        &self.listening
+    }
+
+    /// Nothing is left of it afterwards.
+    pub(crate) fn leave(self, has_succeeded: bool) {
+        if !has_succeeded {
+            let said = json!({ "run": self.run, "key": "", "over": "it failed" });
+            let _ = self.place.put("key", &said);
+        }
+        leave(&self.place, &self.task, &self.run, true);
+    }
+}
+
+/// Task 1, when it is to be measured against: `open` listens with a key, at this address, and says
+/// where; what it returns serves one client, unless it is asked to end.
+#[cfg(feature = "bench")]
+pub(crate) fn serve<S>(
+    shared: &Path,
+    task: &Task,
+    mut open: impl FnMut(&[u8], IpAddr) -> Result<(Vec<String>, S), Failure>,
+) -> Result<(), Failure>
+where
+    S: FnOnce(&dyn Fn() -> Option<End>) -> Result<(), Failure>,
+{
+    use std::cell::Cell;
+
+    task.is_one_of_two()?;
+    let place = MeetingPlace::open(shared, task)?;
+    let file = task_file(task.number);
+    let until = Instant::now() + GATHER;
+    let mut last = String::new();
+    loop {
+        let run = next_run(&place, &last, until)?;
+        let (listening, serve) = match open(&run.key, far::way_out(&run.devices)) {
+            Ok(opened) => opened,
+            Err(failure) => {
+                let (text, exit) = (failure.to_string(), failure.end() as u64);
+                let said = json!({ "run": run.name, "failed": text, "exit": exit });
+                place.put(&file, &said)?;
+                return Err(failure);
+            }
+        };
+        place.put(&file, &json!({ "run": run.name, "listening": listening }))?;
+        let (looked, is_other, is_over) = (Cell::new(Instant::now()), Cell::new(false), Cell::new(false));
+        let asked = || {
+            if let Some(end) = interrupt::asked() {
+                return Some(end);
+            }
+            if looked.get().elapsed() < LOOK {
+                return None;
+            }
+            looked.set(Instant::now());
+            let said = place.get("key").unwrap_or_default();
+            let is_this = said["run"] == run.name.as_str();
+            is_other.set(said["run"].is_string() && !is_this);
+            is_over.set(is_this && said["over"].is_string());
+            (is_other.get() || is_over.get()).then_some(End::Interrupted)
+        };
+        let served = serve(&asked);
+        // Another run has come in its place: then this one was of an earlier job.
+        if is_other.get() && Instant::now() < until {
+            last = run.name;
+            continue;
+        }
+        let _ = fs::remove_file(place.0.join(file));
+        return match served {
+            Err(_) if is_over.get() => Err(Failure::new("task 0: it failed")),
+            served => served,
+        };
     }
 }
 

@@ -1,5 +1,7 @@
 //! The command `fabricast`, as a user runs it.
 
+#[cfg(feature = "bench")]
+mod bench_report;
 mod delete;
 mod doctor;
 mod far;

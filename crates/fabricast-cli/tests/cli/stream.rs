@@ -124,11 +124,18 @@ impl Ended {
     }
 }
 
+/// The one address in the first object of a receiver.
+fn listening(line: &str) -> Option<&str> {
+    assert_eq!(value(line, "type"), "listening", "{line}");
+    let (_, behind) = line.split_once("\"addresses\":[\"")?;
+    behind.split('"').next()
+}
+
 /// A receiver, the directory that it writes to, and where it listens.
 pub(crate) struct Running {
     pub(crate) process: Process,
     pub(crate) address: String,
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Running {
@@ -146,15 +153,17 @@ impl Running {
         let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("text");
-        let address = line.trim_end().strip_prefix("listening on ");
-        let address = address.map(str::to_owned);
-        let Some(address) = address else {
+        let address = match line.starts_with('{') {
+            true => listening(&line),
+            false => line.trim_end().strip_prefix("listening on "),
+        };
+        let Some(address) = address.map(str::to_owned) else {
             panic!("it did not start: {}", process.end().stderr);
         };
         Self {
             process,
             address,
-            _stdout: stdout,
+            stdout,
         }
     }
 
@@ -993,7 +1002,8 @@ fn programs_hear_of_progress_and_of_each_receiver_what_became_of_it() {
     let Some(program) = program() else { return };
     let (from, to) = (temp(), temp());
     let path = file(&from, "file", 6 << 20);
-    let receiver = Running::start(&program, to.path(), &[]);
+    // It speaks JSON, too: where it listens is in its first object.
+    let mut receiver = Running::start(&program, to.path(), &["--json"]);
     let nobody = nobodys_port().to_string();
     let mut command = Command::new(&program);
     command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
@@ -1023,6 +1033,10 @@ fn programs_hear_of_progress_and_of_each_receiver_what_became_of_it() {
     assert!(value(bad, "error").contains("nobody listens"), "{bad}");
     assert!(value(bad, "todo").contains("fabricast recv"), "{bad}");
     assert!(!bad.contains("bottleneck"), "{bad}");
+    let mut line = String::new();
+    receiver.stdout.read_line(&mut line).expect("text");
+    assert_eq!(value(&line, "type"), "result", "{line}");
+    assert_eq!(value(&line, "ok"), "true", "{line}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `PublishBufferedCore`: packs what is pushed, tag by tag, publishes what is to leave, and tells
 //! by what was in them what becomes of publications.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use crate::endpoint::error::{Blocked, MessageLimit, Refused, SendErrorKind};
 use crate::endpoint::hub::pool_waker::PoolWaker;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::publish::{Publication, PublishEndpoint, PublishEvent};
+use crate::id::IdMap;
 use crate::metrics::registry::WatchedCells;
 use crate::stats::{BufferedCells, BufferedStats};
 
@@ -35,7 +35,7 @@ pub(super) struct PublishBufferedCore {
     waker: PoolWaker<SharedBufferManager>,
     batches: TagBatches,
     /// Publications that are not over, by the key that the publisher knows: whose, and what.
-    on_the_way: HashMap<u64, (u64, PublishedContent)>,
+    on_the_way: IdMap<u64, (u64, PublishedContent)>,
     next_key: u64,
     settings: PublishBufferedSettings,
     stats: WatchedCells<BufferedCells>,
@@ -66,7 +66,7 @@ impl PublishBufferedCore {
             wait,
             pool,
             batches: TagBatches::default(),
-            on_the_way: HashMap::new(),
+            on_the_way: IdMap::default(),
             next_key: 0,
             settings,
             failed: Vec::new(),

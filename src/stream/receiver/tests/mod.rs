@@ -125,6 +125,40 @@ fn receiver(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
     StreamReceiver::listen(domain, addr, config).unwrap()
 }
 
+/// How many bytes of a pool's memory are there, by the bit of each page that says so.
+fn resident_bytes(pool: &SharedBufferManager) -> u64 {
+    use std::os::unix::fs::FileExt;
+
+    let page = rustix::param::page_size();
+    let first = pool.region().as_ptr().addr() / page;
+    let mut entries = vec![0; pool.region().len().div_ceil(page) * 8];
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    pagemap
+        .read_exact_at(&mut entries, first as u64 * 8)
+        .unwrap();
+    let is_there = |entry: &&[u8]| u64::from_le_bytes((*entry).try_into().unwrap()) >> 63 == 1;
+    (entries.chunks_exact(8).filter(is_there).count() * page) as u64
+}
+
+/// Huge pages for all blocks of a receiver may take longer than a short stream: where the kernel
+/// copies what arrives, none is there before it is used.
+#[test]
+fn a_receivers_memory_is_not_there_before_it_is_used() {
+    over_both(|domain| {
+        let receiver = receiver(domain, ReceiverConfig::new(DiscardSink));
+        let bytes: usize = receiver
+            .pools()
+            .iter()
+            .map(|pool| pool.region().len())
+            .sum();
+        let resident: u64 = receiver.pools().iter().map(resident_bytes).sum();
+        // What lies in front of a slot may be written when it is posted.
+        assert!(bytes > 16 << 20, "{bytes} bytes");
+        assert!(resident < 4 << 20, "{resident} of {bytes} bytes");
+        receiver.close(Instant::now() + PATIENCE);
+    });
+}
+
 fn config() -> ReceiverConfig {
     ReceiverConfig::new(DiscardSink).stream(|s| s.block_bytes(8192))
 }

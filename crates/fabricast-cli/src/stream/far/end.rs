@@ -68,7 +68,32 @@ fn serve() -> Result<(), Failure> {
     match request.role {
         Role::Receive => receive(&request, &hello, start, &lines),
         Role::Send => send(&request, start, lines),
+        Role::Bench => bench(&request, &hello, start, &lines),
     }
+}
+
+#[cfg(feature = "bench")]
+fn bench(
+    request: &Request,
+    hello: &Hello,
+    start: LibraryStart,
+    lines: &Receiver<Vec<u8>>,
+) -> Result<(), Failure> {
+    // Only its clients' processes need the library.
+    drop(start);
+    let is_over = || lines.try_recv() == Err(TryRecvError::Disconnected);
+    crate::bench::reach::far_server(&request.key, hello.came_in, is_over)
+}
+
+#[cfg(not(feature = "bench"))]
+fn bench(
+    _: &Request,
+    _: &Hello,
+    _: LibraryStart,
+    _: &Receiver<Vec<u8>>,
+) -> Result<(), Failure> {
+    let text = "its fabricast was built without the feature `bench`";
+    Err(Failure::new(text).ends(End::Refused))
 }
 
 /// What was given as on a command line.

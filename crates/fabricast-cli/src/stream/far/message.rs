@@ -112,6 +112,8 @@ fn ip(value: &Value) -> Option<IpAddr> {
 pub(crate) enum Role {
     Send,
     Receive,
+    /// The server of a bench.
+    Bench,
 }
 
 /// What a near end asks for.
@@ -137,6 +139,7 @@ impl Request {
             "role": match self.role {
                 Role::Send => "send",
                 Role::Receive => "receive",
+                Role::Bench => "bench",
             },
             "args": self.args,
             "key": to_hex(&self.key),
@@ -151,6 +154,7 @@ impl Request {
         let role = match value["role"].as_str()? {
             "send" => Role::Send,
             "receive" => Role::Receive,
+            "bench" => Role::Bench,
             _ => return None,
         };
         let meet = texts(&value["meet"])?;

@@ -111,10 +111,9 @@ pub(crate) fn meeting_places(
     if row.is_some_and(|row| row.names.is_some()) {
         return Ok(vec![PeerAddr::any()]);
     }
-    let own = came_in.filter(|ip| is_own(*ip));
-    let ips = match (meet, own) {
-        ([], own) => vec![own.unwrap_or(LOOPBACK)],
-        (meet, _) => {
+    let ips = match meet {
+        [] => vec![listening_ip(came_in)],
+        meet => {
             let towards = |ip: &IpAddr| local_address(SocketAddr::new(*ip, 9));
             meet.iter().map(towards).collect::<Result<_, _>>()?
         }
@@ -123,6 +122,12 @@ pub(crate) fn meeting_places(
         .into_iter()
         .map(|ip| SocketAddr::new(ip, 0).into())
         .collect())
+}
+
+/// Where a far end listens that was told no address to meet: where the shell's connection came in,
+/// unless something on the way has put that there; else at loopback.
+pub(crate) fn listening_ip(came_in: Option<IpAddr>) -> IpAddr {
+    came_in.filter(|ip| is_own(*ip)).unwrap_or(LOOPBACK)
 }
 
 /// An address of this machine that a peer may reach, whose devices may be known: where packets to

@@ -27,6 +27,23 @@ impl FarPlace {
         Some(Self::split(text, colon))
     }
 
+    /// A machine, `host` or `user@host`, and nothing of it.
+    #[cfg(feature = "bench")]
+    pub(crate) fn of_host(text: &str) -> Result<Self, String> {
+        let written = match text.parse::<Ipv6Addr>() {
+            Ok(ip) => format!("[{ip}]:"),
+            Err(_) => format!("{text}:"),
+        };
+        match Self::parse(OsStr::new(&written)) {
+            Some(Ok(place)) if colon(written.as_bytes()) == Some(written.len() - 1) => Ok(Self {
+                text: text.to_owned(),
+                ..place
+            }),
+            Some(Err(why)) => Err(why),
+            _ => Err(format!("{text:?} is no host")),
+        }
+    }
+
     fn split(text: &str, colon: usize) -> Result<Self, String> {
         let (host, path) = (&text[..colon], &text[colon + 1..]);
         let (user, name) = match host.rsplit_once('@') {
@@ -91,6 +108,18 @@ impl fmt::Display for FarPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "bench")]
+    #[test]
+    fn a_host_is_one_word() {
+        for (text, host) in [("host", "host"), ("me@host", "me@host"), ("fe80::1", "fe80::1")] {
+            let place = FarPlace::of_host(text).expect("a host");
+            assert_eq!((place.host.as_str(), place.to_string()), (host, text.to_owned()));
+        }
+        for text in ["", "a b", "host:/dir", "10.0.0.2:7473", "-oProxyCommand=x", "a/b"] {
+            assert!(FarPlace::of_host(text).is_err(), "{text}");
+        }
+    }
 
     fn parse(text: &str) -> Option<Result<(String, String), String>> {
         let found = FarPlace::parse(OsStr::new(text))?;
