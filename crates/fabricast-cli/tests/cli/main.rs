@@ -9,6 +9,7 @@ mod doctor;
 mod far;
 mod info;
 mod machines;
+mod metrics;
 mod objects;
 #[cfg(feature = "pages")]
 mod pages;
