@@ -9,6 +9,7 @@ mod doctor;
 mod far;
 mod info;
 mod machines;
+mod metrics;
 mod objects;
 #[cfg(feature = "pages")]
 mod pages;
@@ -21,6 +22,8 @@ mod provider;
 mod readout;
 mod slurm;
 mod stream;
+#[cfg(feature = "charts")]
+mod timeline;
 
 use std::path::PathBuf;
 
