@@ -105,11 +105,15 @@ fn publish(cli: &Cli, subscribers: usize, size: usize) -> Result<(), Box<dyn Err
         if endpoint.poll(&mut events)? == 0 {
             std::thread::yield_now();
         }
-        for event in events.drain(..) {
-            if let PublishEvent::Connection(_, ConnectionEvent::Disconnected(_)) = event {
-                // Whoever watches is done.
-                return Ok(());
-            }
+        let left = |event: &PublishEvent| {
+            matches!(
+                event,
+                PublishEvent::Connection(_, ConnectionEvent::Disconnected(_))
+            )
+        };
+        // All who watched are done.
+        if events.drain(..).any(|event| left(&event)) && endpoint.subscribers(TAG) == 0 {
+            return Ok(());
         }
     }
 }

@@ -296,7 +296,7 @@ run_programs() {
 run_peers() {
     local built=${CARGO_TARGET_DIR:-target}/debug title="one short round of fabricast beside other programs"
     if [[ -x $built/bench && -x $built/slow_subscriber && -x $built/fabricast ]]; then
-        part peers "$title" 180 -n python3 benches/peers/peers.py --rounds 1 --seconds 0.05 --file-bytes 1M --files 100 \
+        part peers "$title" 400 -n python3 benches/peers/peers.py --rounds 1 --seconds 0.05 --file-bytes 1M --files 100 \
             --bench "$built/bench" --slow-subscriber "$built/slow_subscriber" --fabricast "$built/fabricast"
     else
         skipped peers "$title" "SKIPPED: bench, slow_subscriber or fabricast is not built here (the parts build and programs)"

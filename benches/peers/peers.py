@@ -445,7 +445,7 @@ def files(options):
     command += ["--case", "file,small", "--bytes", options.file_bytes, "--files", str(options.files), "--json"]
     for found in lines_of_json(command, options):
         for case, figures in found.items():
-            what = f"{figures['files']:,} file{'s' * (figures['files'] > 1)}, {figures['bytes'] / 1e6:,.0f} MB"
+            what = f"{figures['files']:,} file{'s' * (figures['files'] > 1)}, {number(figures['bytes'] / 1e6)} MB"
             seconds = {("ours" if name == "fabricast" else name): took for name, took in figures["seconds"].items()}
             for name in seconds:
                 if name != "ours":
@@ -613,6 +613,7 @@ def tail(options, ours):
         without, beside = (interval([pair[which] for pair in seen])[0] for which in (0, 1))
         share = interval([b / a for a, b in seen])
         met = "met" if share[1] >= SLOW_BAR else "missed" if share[2] < SLOW_BAR else "not decided"
+        met = met if len(seen) >= 6 else "not decided"
         say(f"one slow subscriber of four, {name}: the others get {number(beside)} a second each, {number(without)} without: "
               f"{share[0]:.2f} [{share[1]:.2f}, {share[2]:.2f}] (bar {SLOW_BAR}: {met})")
 
