@@ -48,6 +48,9 @@ pub mod fabric;
 #[cfg(all(test, not(loom)))]
 #[path = "testing/fake_gpu.rs"]
 mod fake_gpu;
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/common/forked.rs"]
+mod forked;
 pub mod future;
 mod id;
 mod in_flight;

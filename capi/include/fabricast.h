@@ -5695,6 +5695,19 @@ fcast_status fcast_endpoint_stats_text(fcast_endpoint endpoint,
 fcast_status fcast_process_stats_text(char *text, size_t capacity, size_t *len);
 
 /**
+ * All that the process counts, by kind and name, as text of OpenMetrics 1.0, which ends with
+ * "# EOF" and a line's end: what Prometheus is to be answered, as the type
+ * "application/openmetrics-text; version=1.0.0; charset=utf-8". `*len`: the bytes that it needs,
+ * the zero included; what does not go into `capacity` is cut. It grows with what lives: ask with a
+ * capacity of 0 first, and again if it has grown meanwhile. Any thread.
+ *
+ * # Safety
+ *
+ * `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+ */
+fcast_status fcast_metrics_text(char *text, size_t capacity, size_t *len);
+
+/**
  * The words of the last failure of this thread, with what to do about it; "" if there was none.
  * Valid until the next failure of this thread is asked for. Any thread.
  */

@@ -90,6 +90,23 @@ inline result<std::string> process_stats_text()
         return fcast_process_stats_text(text, capacity, len);
     });
 }
+/// All that the process counts, by kind and name, as text of OpenMetrics 1.0. Any thread.
+inline result<std::string> metrics_text()
+{
+    std::size_t needed = 0;
+    if (fcast_status code = fcast_metrics_text(nullptr, 0, &needed))
+        return failure::last(code);
+    for (;;) {
+        // It may grow from one call to the next.
+        std::string text(needed + 4096, '\0');
+        if (fcast_status code = fcast_metrics_text(&text[0], text.size(), &needed))
+            return failure::last(code);
+        if (needed <= text.size()) {
+            text.resize(needed - 1);
+            return text;
+        }
+    }
+}
 
 // ---- the log ------------------------------------------------------------------------------------
 

@@ -277,6 +277,28 @@ pub unsafe extern "C" fn fcast_process_stats_text(
     })
 }
 
+/// All that the process counts, by kind and name, as text of OpenMetrics 1.0, which ends with
+/// "# EOF" and a line's end: what Prometheus is to be answered, as the type
+/// "application/openmetrics-text; version=1.0.0; charset=utf-8". `*len`: the bytes that it needs,
+/// the zero included; what does not go into `capacity` is cut. It grows with what lives: ask with a
+/// capacity of 0 first, and again if it has grown meanwhile. Any thread.
+///
+/// # Safety
+///
+/// `text`: NULL, or `capacity` writable bytes; `len`: NULL, or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcast_metrics_text(
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> fcast_status {
+    call(|| {
+        let metrics = fabricast::metrics::openmetrics_text();
+        // SAFETY: the caller's promise.
+        unsafe { pointer::write_text(&metrics, text, capacity, len) }
+    })
+}
+
 fn process_lines() -> Result<String, std::fmt::Error> {
     let mut lines = String::new();
     let mut tell = |name: &str, value: u64| {

@@ -173,8 +173,8 @@ impl SharedBufferManager {
             claim,
         });
         let at: NonNull<dyn Watch> = NonNull::from(&*slots);
-        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and is
-        // dropped before the others.
+        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and
+        // is dropped before the others.
         let place = unsafe { WatchedPlace::lying(WatchedKind::Pool, None, at) };
         let _ = slots.watched.set(place);
         Ok(Self(slots))

@@ -122,8 +122,8 @@ impl Region {
             memory: Here::new(memory),
         });
         let at: NonNull<dyn Watch> = NonNull::from(&*region);
-        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and is
-        // dropped before the others.
+        // SAFETY: it lies in the `Arc` and is only ever shared; its place is its first field, and
+        // is dropped before the others.
         let place = unsafe { WatchedPlace::lying(WatchedKind::Region, None, at) };
         let _ = region.watched.set(place);
         region

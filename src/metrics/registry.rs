@@ -121,7 +121,10 @@ impl WatchedPlace {
             true => registry().lock().open.get(&self.id).cloned(),
             false => None,
         };
-        let (kind, name) = found.map_or((WatchedKind::Process, "".into()), |it| (it.kind, it.name));
+        let (kind, name) = match found {
+            Some(entry) => (entry.kind, entry.name),
+            None => (WatchedKind::Process, "".into()),
+        };
         Self::new(kind, Some(&name), cells)
     }
 

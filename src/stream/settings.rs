@@ -303,6 +303,7 @@ mod documented {
         ];
         let others: &[Other<StreamSettings>] = &[
             ("pinned", |c| c.pinned(true)),
+            ("name", |c| c.name("one of many")),
             ("key", |c| {
                 let key = PresharedKey::from_bytes(&[7; 16]).expect("long enough");
                 c.key(key)

@@ -7,6 +7,7 @@ mod chaos;
 mod churn;
 #[path = "../common/mod.rs"]
 mod common;
+mod counted;
 mod hostile;
 mod shutdown;
 mod spike;

@@ -80,6 +80,20 @@ int main(void)
     CHECK(strstr(text, "fabricast_process_leaked 0\n") != NULL);
     CHECK(strstr(text, "fabricast_file_read_bytes 0\n") != NULL);
 
+    size_t needed;
+    OK(fcast_metrics_text(NULL, 0, &needed));
+    // Nothing is made or released meanwhile, but numbers may become longer.
+    size_t capacity = needed + 65536;
+    char *metrics = malloc(capacity);
+    CHECK(metrics != NULL);
+    OK(fcast_metrics_text(metrics, capacity, &needed));
+    CHECK(needed <= capacity && needed == strlen(metrics) + 1);
+    CHECK(strcmp(metrics + needed - 1 - strlen("# EOF\n"), "# EOF\n") == 0);
+    CHECK(strstr(metrics, "fabricast_endpoint_received_messages_total{kind=\"receive\",name=\"receive-1\"}") != NULL);
+    OK(fcast_metrics_text(metrics, 8, &needed));
+    CHECK(strlen(metrics) == 7 && needed > 8);
+    free(metrics);
+
     fcast_loop loop;
     OK(fcast_loop_create(NULL, &loop));
     fcast_loop_event event;

@@ -115,6 +115,10 @@ static void loops_files_process()
     const std::string text = fc::process_stats_text().value();
     CHECK(text.find("fabricast_process_leaked 0\n") != std::string::npos);
     CHECK(text.find("fabricast_file_write_bytes 1000\n") != std::string::npos);
+    const std::string metrics = fc::metrics_text().value();
+    const std::string end = "# EOF\n";
+    CHECK(metrics.size() > end.size() && metrics.substr(metrics.size() - end.size()) == end);
+    CHECK(metrics.find("fabricast_file_operations_total{kind=\"file\",name=\"") != std::string::npos);
 }
 
 /// Lines come while the hook lives, and up to its level.

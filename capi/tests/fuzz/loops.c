@@ -135,6 +135,12 @@ static fcast_status process_text(void)
         fcast_process_stats_text(once_in(9) ? NULL : text, below(sizeof text + 1), NULL));
 }
 
+static fcast_status metrics_text(void)
+{
+    char text[512] = "";
+    return checked(fcast_metrics_text(once_in(9) ? NULL : text, below(sizeof text + 1), NULL));
+}
+
 /* May call back: all is refused. */
 static void take_line(void *context, uint32_t level, const char *target, const char *message)
 {
@@ -194,6 +200,7 @@ static const struct call table[] = {
     {"fcast_process_read_stats", 1, process_stats},
     {"fcast_endpoint_stats_text", 2, stats_text},
     {"fcast_process_stats_text", 1, process_text},
+    {"fcast_metrics_text", 1, metrics_text},
     {"fcast_log_set", 1, set_log},
 };
 ADD_CALLS(table)

@@ -105,9 +105,7 @@ impl<L: Link, E: HubEvent> Hub<L, E> {
         }
         let peers = self.peers.iter().take(CREDITS_OF_MAX);
         let standing = peers.filter(|(_, peer)| peer.machine.state() == State::Established);
-        let credits = standing
-            .map(|(_, peer)| u64::from(peer.machine.credits()))
-            .sum();
+        let credits = standing.map(|(_, peer)| peer.machine.credits()).sum();
         self.watched.credits.set(credits);
     }
 

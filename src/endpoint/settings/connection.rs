@@ -110,8 +110,8 @@ impl ConnectionSettings {
         self
     }
 
-    /// What it is called in [`metrics`](crate::metrics), where endpoints of one kind that are called
-    /// the same are one series. Without it, it is called by its kind and a number.
+    /// What it is called in [`metrics`](crate::metrics), where endpoints of one kind that are
+    /// called the same are one series. Without it, it is called by its kind and a number.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());

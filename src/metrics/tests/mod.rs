@@ -1,14 +1,11 @@
 //! What lives has an entry, what is gone is in the sums, and the text is text of OpenMetrics.
 
 mod documents;
-#[path = "../../../tests/common/forked.rs"]
-mod forked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forked::in_a_child;
 use proptest::prelude::*;
 
 use super::registry::{WatchedCells, has};
@@ -17,6 +14,7 @@ use super::*;
 use crate::buffer::{RingConfig, RingRegion, SharedBufferManager};
 use crate::endpoint::Blocked;
 use crate::event_loop::{EventLoop, LoopConfig};
+use crate::forked::in_a_child;
 use crate::memory::Region;
 use crate::stats::{SendCells, SubscribeCells};
 

@@ -102,8 +102,8 @@ impl TelemetryWriter {
     /// Starts to write a file that always has the last report and nothing else, as a scraper of
     /// files expects it (Prometheus' node exporter, `promtool`). It is written at once, and then as
     /// the settings say: each time under a temporary name beside its place, which it then takes
-    /// ([`AtomicFile`](crate::storage::AtomicFile)), so whoever reads it sees one report, whole. Nothing is brought to the
-    /// device. Its permissions are 0644 less the process's umask.
+    /// ([`AtomicFile`](crate::storage::AtomicFile)), so whoever reads it sees one report, whole.
+    /// Nothing is brought to the device. Its permissions are 0644 less the process's umask.
     ///
     /// ```
     /// use fabricast::object::{TelemetryFormat, TelemetryWriter, TelemetryWriterConfig};

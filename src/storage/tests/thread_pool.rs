@@ -1,13 +1,10 @@
-#[path = "../../../tests/common/forked.rs"]
-mod forked;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use forked::in_a_child;
 use proptest::prelude::*;
 
 use super::*;
+use crate::forked::in_a_child;
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -127,7 +127,9 @@ pub(crate) struct BenchArgs {
         value_name = "ADDR[:PORT]",
         num_args = 0..=1,
         default_missing_value = "127.0.0.1",
-        conflicts_with_all = ["host", "to", "slurm", "print", "op", "size", "depth", "json", "csv"]
+        conflicts_with_all = [
+            "host", "to", "slurm", "print", "op", "size", "depth", "json", "csv", "html"
+        ]
     )]
     pub(crate) listen: Option<String>,
     /// With --listen: end after one client
@@ -228,6 +230,9 @@ pub(crate) struct BenchArgs {
     /// Write a table of all cases as comma-separated values, with the facts as comments
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Write one page of HTML with charts of all cases and the facts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fabricast_bench::case::{Operation, Side};
 use fabricast_bench::control::Control;
-use fabricast_bench::error::Failure as BenchFailure;
+use fabricast_bench::error::{Failure as BenchFailure, Kind};
 use fabricast_bench::facts::Node;
 use fabricast_bench::gaps::Gaps;
 use fabricast_bench::host;
@@ -20,6 +20,7 @@ use super::args::{BenchArgs, Only};
 use super::output::Output;
 use super::plan::{Planned, plan, why_not};
 use super::reach::{self, Reached};
+use super::serve::BUSY_WORDS;
 use super::table;
 use crate::failure::{End, Failure};
 use crate::say::say;
@@ -29,6 +30,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 
 /// How long a server may be busy with a client that has just left.
 const BUSY: Duration = Duration::from_secs(3);
+
+/// How long a server that was started by hand a moment ago may take to listen.
+const STARTS: Duration = Duration::from_secs(1);
 
 /// What a worker of a team does.
 pub(super) fn work() -> Result<(), Failure> {
@@ -53,8 +57,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         .map_err(|failure| hint(args, failure));
     reached.close(measured.is_ok());
     // What was measured before it failed is not lost.
-    output.close()?;
-    measured
+    let written = output.close();
+    measured.and(written)
 }
 
 /// What to do about a server that is not reached.
@@ -339,27 +343,27 @@ fn connect(
     key: Option<&Key>,
     member: Member,
 ) -> Result<(std::net::SocketAddr, Control), Failure> {
-    let until = Instant::now() + BUSY;
-    let mut last = None;
-    for &to in &reached.to {
-        loop {
+    let begun = Instant::now();
+    loop {
+        let mut last = BenchFailure::of("it has no address");
+        for &to in &reached.to {
             match join(to, key, member) {
                 Ok(control) => return Ok((to, control)),
-                Err(failure)
-                    if failure.to_string().contains("another client") && Instant::now() < until =>
-                {
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                Err(failure) => {
-                    last = Some(failure);
-                    break;
-                }
+                Err(failure) => last = failure,
             }
         }
+        let patience = match last.kind() {
+            Kind::Unreachable => STARTS,
+            _ if last.to_string().contains(BUSY_WORDS) => BUSY,
+            _ => Duration::ZERO,
+        };
+        if begun.elapsed() >= patience {
+            let failure = Failure::from(last);
+            let end = failure.end();
+            return Err(Failure::new(format!("{}: {failure}", reached.name)).ends(end));
+        }
+        std::thread::sleep(Duration::from_millis(300));
     }
-    let failure = last.map_or_else(|| Failure::new("it has no address"), Failure::from);
-    let end = failure.end();
-    Err(Failure::new(format!("{}: {failure}", reached.name)).ends(end))
 }
 
 fn ask_facts(control: &mut Control) -> Result<Node, Failure> {

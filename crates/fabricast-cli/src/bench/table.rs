@@ -12,8 +12,8 @@ const WIDTH: usize = 80;
 
 /// What the signs of the table mean.
 pub(super) const FOOT: &str = "\
-?: an interval wider than 0.06 decides nothing: take more or longer runs (--runs,
---seconds), on a machine with nothing beside it. Fewer than six pairs: a range.";
+?: an interval wider than 0.06 decides nothing: take more or longer runs, on a
+machine with nothing beside it. Of fewer than six pairs it is the range.";
 
 /// Lines of at most [`WIDTH`] columns; all but the first begin with spaces.
 pub(super) fn wrapped(text: &str, indent: usize) -> String {
@@ -80,7 +80,7 @@ pub(super) fn head(facts: &Facts) -> String {
     ));
     lines.push(String::new());
     lines.push(format!(
-        "{:14} {:>6} {:>5} {:>15} {:>15}  ratio to bare",
+        "{:14} {:>6} {:>5} {:>14} {:>14}  ratio to bare",
         "operation", "bytes", "depth", "messages/s", "GB/s"
     ));
     lines.join("\n")
@@ -105,11 +105,16 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
             } else {
                 ""
             };
-            format!("{ratio:.2} [{ratio_lo:.2}, {ratio_hi:.2}]{mark}")
+            format!(
+                "{} [{}, {}]{mark}",
+                ratio_text(*ratio),
+                ratio_text(*ratio_lo),
+                ratio_text(*ratio_hi)
+            )
         }
     };
     let mut lines = format!(
-        "{} {:>15} {:>15}  {beside}",
+        "{} {:>14} {:>14}  {beside}",
         front(case, about),
         both(ours.msgs_per_s, bare.msgs_per_s, short),
         both(ours.gb_per_s, bare.gb_per_s, |value| format!("{value:.2}")),
@@ -136,7 +141,7 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
     }
     if let Some((longest, many)) = about.gaps {
         let text = format!(
-            "    the machine itself: on a spare core a thread that only reads the clock did not run \
+            "    the machine itself: on a spare core, a thread that reads the clock did not run \
              for {longest:.0} us at worst, {many} times for more than 100 us"
         );
         lines += &format!("\n{}", wrapped(&text, 8));
@@ -175,6 +180,15 @@ fn both(ours: f64, bare: f64, shown: impl Fn(f64) -> String) -> String {
         (false, true) => shown(ours),
         (true, false) => format!("({})", shown(bare)),
         (false, false) => format!("{} ({})", shown(ours), shown(bare)),
+    }
+}
+
+/// Three digits.
+fn ratio_text(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio < 9.995 => format!("{ratio:.2}"),
+        ratio if ratio < 99.95 => format!("{ratio:.1}"),
+        ratio => format!("{ratio:.0}"),
     }
 }
 

@@ -1,12 +1,15 @@
 //! The command `fabricast`, as a user runs it.
 
 #[cfg(feature = "bench")]
+mod bench;
+#[cfg(feature = "bench")]
 mod bench_report;
 mod delete;
 mod doctor;
 mod far;
 mod info;
 mod machines;
+mod metrics;
 mod objects;
 #[cfg(feature = "pages")]
 mod pages;
