@@ -87,7 +87,8 @@ impl Scale {
             .rfind(|it| *it <= low)
             .unwrap_or(low);
         let above = round(last - 1).into_iter().find(|it| *it >= high);
-        let above = above.unwrap_or(10f64.powi(last)).clamp(high, f64::MAX);
+        let decade = 10f64.powi(last);
+        let above = above.unwrap_or(decade).clamp(high, f64::MAX);
         ticks.retain(|it| *it >= below * 0.999 && *it <= above * 1.001);
         Self {
             label: label.to_owned(),

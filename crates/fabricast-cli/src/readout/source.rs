@@ -605,7 +605,10 @@ impl<'a> Session<'a> {
         // A run that failed is drawn, too.
         #[cfg(feature = "charts")]
         let ran = match (&self.timeline, &self.readout.timeline) {
-            (Some(timeline), Some(path)) => ran.and(timeline.write(path)),
+            (Some(timeline), Some(path)) => {
+                let drawn = timeline.write(path);
+                ran.and(drawn)
+            }
             _ => ran,
         };
         ran?;

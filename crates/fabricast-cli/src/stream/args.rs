@@ -83,9 +83,10 @@ impl RecvArgs {
     /// The file for a timeline.
     pub(crate) fn timeline(&self) -> Option<&Path> {
         #[cfg(feature = "charts")]
-        return self.timeline.as_deref();
+        let file = self.timeline.as_deref();
         #[cfg(not(feature = "charts"))]
-        None
+        let file = None;
+        file
     }
 }
 
@@ -93,9 +94,10 @@ impl SendArgs {
     /// The file for a timeline.
     pub(crate) fn timeline(&self) -> Option<&Path> {
         #[cfg(feature = "charts")]
-        return self.timeline.as_deref();
+        let file = self.timeline.as_deref();
         #[cfg(not(feature = "charts"))]
-        None
+        let file = None;
+        file
     }
 }
 

@@ -210,7 +210,8 @@ pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Fai
     match news {
         StreamEvent::Complete(stream, report) => {
             // Whoever reads that it has arrived finds them.
-            let written = write_sums(args, news).and(write_timeline(args, news));
+            let drawn = write_timeline(args, news);
+            let written = write_sums(args, news).and(drawn);
             match args.common.json {
                 true => say(result_to_json(&name_of(stream.peer), &Ok(()), report)),
                 false => {

@@ -389,6 +389,14 @@ fn intervals(sides: &[Side<'_>]) -> String {
     text
 }
 
+/// Two digits behind the point, as long as that is short.
+fn ratio_text(ratio: f64) -> String {
+    match ratio < 99.5 {
+        true => format!("{ratio:.2}"),
+        false => short(ratio),
+    }
+}
+
 /// Figures of one file, narrow enough for a terminal.
 fn summary(side: &Side<'_>) -> Table {
     let cases = &side.cases;
@@ -401,10 +409,10 @@ fn summary(side: &Side<'_>) -> Table {
     };
     let ratio = |case: &Case| match case.ratio {
         None => ["-".to_owned(), String::new()],
-        Some(it) => [
-            format!("{:.2}", it.value),
-            format!("[{:.2}, {:.2}]", it.low, it.high),
-        ],
+        Some(it) => {
+            let [value, low, high] = [it.value, it.low, it.high].map(ratio_text);
+            [value, format!("[{low}, {high}]")]
+        }
     };
     let mut table = match is_timed {
         true => Table::new(
@@ -474,7 +482,7 @@ fn summary_of_two(sides: &[Side<'_>]) -> Table {
         let cell = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), short);
         let ratio = |case: &Option<&Case>| {
             let ratio = case.and_then(|case| case.ratio);
-            ratio.map_or_else(|| "-".to_owned(), |it| format!("{:.2}", it.value))
+            ratio.map_or_else(|| "-".to_owned(), |it| ratio_text(it.value))
         };
         let (ours, bare) = (values(Who::Ours), values(Who::Bare));
         let change = match ours[..] {

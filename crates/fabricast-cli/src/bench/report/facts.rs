@@ -9,7 +9,7 @@ const NOTES_MAX: usize = 1000;
 const KEYS_MAX: usize = 100;
 
 /// What differs from run to run, and says nothing of the figures.
-const OF_THE_RUN: [&str; 4] = ["at", "command", "address", "kind"];
+const OF_THE_RUN: [&str; 5] = ["at", "command", "address", "clock", "kind"];
 
 /// What holds for all cases of a file.
 #[derive(Debug, Clone, Default)]

@@ -139,7 +139,8 @@ fn follow(
         let mut written = Ok(());
         while let Some(news) = receiver.next(Duration::ZERO) {
             written = recv::write_sums(near, &news).and(written);
-            written = written.and(recv::write_timeline(near, &news));
+            let drawn = recv::write_timeline(near, &news);
+            written = written.and(drawn);
         }
         written
     };
