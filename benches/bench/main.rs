@@ -1,5 +1,5 @@
-//! How fast `fabricast` is, beside a bare loop over `libfabric-sys` in the same run: what `fabricast
-//! bench` does not offer, over the same library (crates/fabricast-bench).
+//! How fast `fabricast` is, beside a bare loop over `libfabric-sys` in the same run: what the
+//! command `fabricast bench` does not offer, over the same library (crates/fabricast-bench).
 //!
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]

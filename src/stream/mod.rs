@@ -51,6 +51,7 @@ mod source;
 mod stall_tests;
 pub(crate) mod sums;
 mod through_gpu;
+mod timeline;
 pub(crate) mod wire;
 mod workers;
 
@@ -85,6 +86,7 @@ pub use source::{
     SourceError, SourceLinks,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
+pub use timeline::{Timeline, TimelineSample};
 pub use wire::{StreamIdentity, WireError};
 
 /// A loop that looks around for a moment before it sleeps, since while blocks are flowing, the next

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::ReadBack;
+use super::timeline::{Timeline, TimelineRecorder};
 use crate::storage::IoStats;
 use crate::storage::stats::DirectionStats;
 
@@ -15,11 +16,24 @@ use crate::storage::stats::DirectionStats;
 pub(crate) enum Stall {
     /// Nothing: bytes are moving, or nothing is to be moved.
     None,
+    /// The connection, or the end of the pause before the next attempt. Only timelines tell it.
+    Connecting,
     Disk,
     Wire,
     Credits,
     Sink,
     Limit,
+}
+
+impl Stall {
+    /// Those that reports tell.
+    pub(crate) const WAITS: [Self; 5] = [
+        Self::Disk,
+        Self::Wire,
+        Self::Credits,
+        Self::Sink,
+        Self::Limit,
+    ];
 }
 
 /// Time that a stream spent waiting, by cause. What is left of its time, bytes were moving and
@@ -40,6 +54,33 @@ pub struct Stalls {
 }
 
 impl Stalls {
+    /// All of it together.
+    pub fn all(&self) -> Duration {
+        Stall::WAITS.into_iter().map(|what| self.of(what)).sum()
+    }
+
+    pub(crate) fn of(&self, what: Stall) -> Duration {
+        match what {
+            Stall::None | Stall::Connecting => Duration::ZERO,
+            Stall::Disk => self.disk,
+            Stall::Wire => self.wire,
+            Stall::Credits => self.credits,
+            Stall::Sink => self.sink,
+            Stall::Limit => self.limit,
+        }
+    }
+
+    pub(crate) fn add(&mut self, what: Stall, spent: Duration) {
+        match what {
+            Stall::None | Stall::Connecting => {}
+            Stall::Disk => self.disk += spent,
+            Stall::Wire => self.wire += spent,
+            Stall::Credits => self.credits += spent,
+            Stall::Sink => self.sink += spent,
+            Stall::Limit => self.limit += spent,
+        }
+    }
+
     fn named(&self) -> [(&'static str, Duration); 5] {
         [
             ("disk", self.disk),
@@ -51,20 +92,22 @@ impl Stalls {
     }
 }
 
-/// Adds up time by what was waited for.
+/// Adds up time by what was waited for, and where it is asked for, interval by interval.
 #[derive(Debug)]
 pub(crate) struct StallClock {
     now: Stall,
     since: Instant,
     totals: Stalls,
+    timeline: Option<TimelineRecorder>,
 }
 
 impl StallClock {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(timeline: Option<TimelineRecorder>, now: Instant) -> Self {
         Self {
-            now: Stall::None,
+            now: Stall::Connecting,
             since: now,
             totals: Stalls::default(),
+            timeline,
         }
     }
 
@@ -74,20 +117,28 @@ impl StallClock {
             return;
         }
         let spent = now.saturating_duration_since(self.since);
-        let totals = &mut self.totals;
-        match self.now {
-            Stall::None => {}
-            Stall::Disk => totals.disk += spent,
-            Stall::Wire => totals.wire += spent,
-            Stall::Credits => totals.credits += spent,
-            Stall::Sink => totals.sink += spent,
-            Stall::Limit => totals.limit += spent,
+        self.totals.add(self.now, spent);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.on_waited(self.now, self.since, now);
         }
         (self.now, self.since) = (to, now);
     }
 
     pub(crate) fn totals(&self) -> Stalls {
         self.totals
+    }
+
+    /// Where what happens is recorded, if it is.
+    pub(crate) fn timeline(&mut self) -> Option<&mut TimelineRecorder> {
+        self.timeline.as_mut()
+    }
+
+    /// Nothing is waited for any more: what was, goes into a report.
+    pub(crate) fn close(&mut self, report: &mut StreamReport, now: Instant) {
+        self.turn(Stall::None, now);
+        report.stalls = self.totals;
+        let timeline = self.timeline.take();
+        report.timeline = timeline.map(|timeline| Arc::new(timeline.finish(now)));
     }
 }
 
@@ -170,6 +221,10 @@ pub struct StreamReport {
     /// much went around the page cache. At a receiver of this stream; at a sender of its source,
     /// for all peers and since the source was made. All zeros where there are no files.
     pub io: IoStats,
+    /// How it went over time, where that was asked for
+    /// ([`SendOptions::timeline`](crate::stream::SendOptions::timeline),
+    /// [`ReceiverConfig::timeline`](crate::stream::ReceiverConfig::timeline)).
+    pub timeline: Option<Arc<Timeline>>,
 }
 
 /// Below this part of its time, a cause is no bottleneck.
@@ -304,16 +359,18 @@ mod tests {
     #[test]
     fn time_goes_to_what_was_waited_for() {
         let begin = Instant::now();
-        let mut clock = StallClock::new(begin);
+        let mut clock = StallClock::new(None, begin);
         clock.turn(Stall::Disk, begin + ms(10));
         clock.turn(Stall::Disk, begin + ms(20));
         clock.turn(Stall::Sink, begin + ms(40));
         clock.turn(Stall::None, begin + ms(45));
         clock.turn(Stall::Wire, begin + ms(50));
         clock.turn(Stall::None, begin + ms(51));
+        let mut report = StreamReport::default();
+        clock.close(&mut report, begin + ms(60));
         let Stalls {
             disk, wire, sink, ..
-        } = clock.totals();
+        } = report.stalls;
         assert_eq!((disk, wire, sink), (ms(30), ms(1), ms(5)));
     }
 

@@ -8,10 +8,11 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     BlockSource, DiscardSink, FileSource, Manifest, ReceiverConfig, SendOptions, SenderConfig,
-    SourceError, StreamReport, StreamSender,
+    SourceError, StreamReport, StreamSender, Timeline, TimelineSample,
 };
 
 use crate::common::soak;
+use crate::fan_out::Slow;
 use crate::throttled::{RATE, Throttled};
 use crate::world::*;
 
@@ -69,6 +70,79 @@ fn a_source_that_takes_its_time_is_what_is_waited_for() {
     over_both(|domain| {
         let report = report_of(domain, 1000, Late);
         assert!(report.stalls.disk >= LATE, "{:?}", report.stalls);
+        assert!(report.timeline.is_none(), "nobody asked for it");
+    });
+}
+
+/// What the samples come to is what the report says, and the time of both.
+fn check_timeline(report: &StreamReport) -> &Timeline {
+    let timeline = report.timeline.as_ref().expect("it was asked for");
+    assert_eq!(timeline.took(), report.took);
+    let samples = timeline.samples();
+    let sum = |of: fn(&TimelineSample) -> Duration| samples.iter().map(of).sum::<Duration>();
+    assert_eq!(sum(|it| it.stalls.disk), report.stalls.disk);
+    assert_eq!(sum(|it| it.stalls.sink), report.stalls.sink);
+    assert_eq!(sum(|it| it.stalls.all()), report.stalls.all());
+    assert_eq!(sum(|it| it.read_time), report.read_time);
+    assert_eq!(sum(|it| it.write_time), report.write_time);
+    let moving: Duration = (0..samples.len()).map(|n| timeline.moving(n)).sum();
+    let connecting = sum(|it| it.connecting);
+    assert!(connecting > Duration::ZERO, "{timeline:?}");
+    assert_eq!(moving + connecting + report.stalls.all(), report.took);
+    timeline
+}
+
+/// A source that is late is drawn as reading, and a sink that is slow as writing, at the time when
+/// it was so.
+#[test]
+fn a_timeline_says_when_what_was_waited_for() {
+    over_both(|domain| {
+        let from = tempfile::tempdir().unwrap();
+        let path = from.path().join("zeros");
+        // Data, so that no block is a hole that nothing is written for.
+        fs::write(&path, vec![7; 16 * (64 << 10)]).unwrap();
+        let run = |source: Late, sink: Slow| {
+            let config = receiver_config(sink).stream(|s| s.threads(1)).credits(2);
+            let receiver = listen(domain, config.timeline(true));
+            let sender = StreamSender::open(domain, sender_config()).unwrap();
+            let options = SendOptions::default().timeline(true);
+            let transfer = sender
+                .send(source, [receiver.local_addr()], options)
+                .unwrap();
+            let outcome = over(&transfer, &sender, &receiver).pop().unwrap();
+            outcome.result.unwrap();
+            let received = complete(&receiver);
+            sender.close(by());
+            receiver.close(by());
+            (outcome.report, received)
+        };
+        let (sent, received) = run(Late(FileSource::file(&path).unwrap()), Slow(Duration::ZERO));
+        let timeline = check_timeline(&sent);
+        check_timeline(&received);
+        // The other blocks are sent meanwhile, and then there is nothing but the source.
+        let idle = timeline.samples().iter().filter(|sample| sample.bytes == 0);
+        let idle: Duration = idle.map(|sample| sample.stalls.disk).sum();
+        assert!(idle >= LATE / 2, "{timeline:?}");
+        let bytes: u64 = timeline.samples().iter().map(|it| it.bytes).sum();
+        assert_eq!(bytes, sent.sent_bytes);
+        assert_eq!(
+            timeline.address_bytes(0).sum::<u64>(),
+            sent.address_bytes[0]
+        );
+
+        // 16 blocks of so long each, two of them granted at once.
+        let each = Duration::from_millis(20);
+        let source = || FileSource::file(&path).unwrap();
+        let (sent, received) = run(Late(source()), Slow(each));
+        let timeline = check_timeline(&sent);
+        let waited = timeline
+            .samples()
+            .iter()
+            .map(|it| it.stalls.sink + it.stalls.credits);
+        assert!(waited.sum::<Duration>() >= 8 * each, "{:?}", sent.stalls);
+        let timeline = check_timeline(&received);
+        let written = timeline.samples().iter().map(|it| it.write_time);
+        assert!(written.sum::<Duration>() >= 16 * each, "{timeline:?}");
     });
 }
 

@@ -23,6 +23,10 @@ pub const RATE_MAX: u32 = 50_000_000;
 const STREAM_BLOCKS: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 20;
 /// Memory that a run may take at either end, in bytes.
 const MEMORY_MAX: usize = 8 << 30;
+/// Or as long as a run, where that is shorter: a trial, of which nobody wants figures.
+fn warm_up(case: &Case) -> Duration {
+    WARM_UP.min(Duration::from_secs_f64(case.seconds))
+}
 /// The most round trips whose times are kept, beyond which a run counts no further ones.
 const SAMPLES_MAX: usize = 4_000_000;
 
@@ -321,8 +325,8 @@ impl Case {
         let need = ends * messages * (self.size.max(self.buffer_bytes()) + HEADER);
         if need > MEMORY_MAX {
             return refused(format!(
-                "{messages} messages of {} bytes in flight to {ends} need {need} bytes of memory: at \
-                 most {MEMORY_MAX} are taken; take a smaller size or depth",
+                "{messages} messages of {} bytes in flight to {ends} need {need} bytes of memory, \
+                 and at most {MEMORY_MAX} are taken: take a smaller size or depth",
                 self.size
             ));
         }
@@ -475,7 +479,7 @@ impl Pacer {
             next: Header::DATA,
             warm_messages: case.warm_messages(),
             seconds: Duration::from_secs_f64(case.seconds),
-            until: (now + WARM_UP).max(case.begin.unwrap_or(now)),
+            until: (now + warm_up(case)).max(case.begin.unwrap_or(now)),
             cpu_from: 0.0,
             posted: now,
             unread: 0,

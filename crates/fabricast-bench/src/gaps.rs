@@ -1,5 +1,6 @@
-//! `Gaps`: how long this machine lets nobody run. A thread that only reads the clock, on a core that
-//! nobody else measures with, sees what the kernel and the machine below it take for themselves.
+//! `Gaps`: how long this machine lets nobody run. A thread that only reads the clock, on a core
+//! that nobody else measures with, sees what the kernel and the machine below it take for
+//! themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

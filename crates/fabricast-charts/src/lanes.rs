@@ -11,7 +11,7 @@ use crate::table::Table;
 
 /// Where the strips begin and end: at their left are their names, at their right what they come to.
 const LEFT: i32 = 168;
-const RIGHT: i32 = WIDTH as i32 - 84;
+const RIGHT: i32 = WIDTH as i32 - 104;
 const TOP: i32 = 46;
 /// From one strip to the next, and how high one is at most.
 const ROW: i32 = 46;
@@ -26,8 +26,10 @@ pub struct Lane {
     pub look: usize,
     /// How much of it there was in each interval of time, from 0 to 1.
     pub shares: Vec<f64>,
-    /// What all of it comes to.
+    /// What all of it comes to, or what it is on average.
     pub total: String,
+    /// What a strip of full height stands for.
+    pub full: String,
 }
 
 /// Strips over one axis of time.
@@ -55,11 +57,11 @@ impl Lanes {
 
     /// What each strip comes to.
     pub fn table(&self) -> Table {
-        let mut table = Table::new(self.title.clone(), ["", "in all"]);
+        let mut table = Table::new(self.title.clone(), ["", "in all", "full height"]);
         let rows = self
             .lanes
             .iter()
-            .map(|lane| vec![lane.name.clone(), lane.total.clone()]);
+            .map(|lane| vec![lane.name.clone(), lane.total.clone(), lane.full.clone()]);
         table.rows = rows.collect();
         table
     }
@@ -139,6 +141,7 @@ mod tests {
             look: 0,
             shares: shares.to_vec(),
             total: "50 %".to_owned(),
+            full: "100 %".to_owned(),
         };
         let svg = |lanes: Vec<Lane>| {
             let lanes = Lanes {

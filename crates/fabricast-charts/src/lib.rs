@@ -9,6 +9,7 @@ mod page;
 mod palette;
 #[cfg(feature = "png")]
 pub mod png;
+mod samples;
 mod scale;
 mod table;
 
@@ -17,5 +18,6 @@ pub use lanes::{Lane, Lanes};
 pub use number::{bytes, short};
 pub use page::{Page, Picture, Section};
 pub use palette::LOOKS;
+pub use samples::Samples;
 pub use scale::Scale;
 pub use table::Table;

@@ -79,6 +79,7 @@ fn lanes() -> Lanes {
         look,
         shares: (0..90).map(|n| ((n * period) % 31) as f64 / 30.0).collect(),
         total: format!("{} %", 10 * period),
+        full: "100 %".to_owned(),
     };
     Lanes {
         title: "Where the time went: host1:/data".to_owned(),

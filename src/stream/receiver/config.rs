@@ -24,6 +24,7 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
 /// | `paused_for` | time | 1 h | 10 ms to 30 days |
 /// | `limits` | | | see [`Limits`] |
+/// | `timeline` | reports say how a stream went over time | no | |
 ///
 /// Unless they are set, there are 16 `credits` for each thread for connections
 /// ([`rail_threads`](StreamSettings::rail_threads)).
@@ -49,6 +50,7 @@ pub struct ReceiverConfig {
     pub(super) stalled_after: Duration,
     pub(super) paused_for: Duration,
     pub(super) limits: Limits,
+    pub(super) timeline: bool,
     /// What everything judges deadlines by.
     pub(super) clock: Clock,
     #[cfg(test)]
@@ -88,6 +90,7 @@ impl ReceiverConfig {
             stalled_after: Duration::from_secs(60),
             paused_for: Duration::from_secs(3600),
             limits: Limits::default(),
+            timeline: false,
             clock: Clock::system(),
             #[cfg(test)]
             swallow: None,
@@ -154,6 +157,14 @@ impl ReceiverConfig {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// The [report](crate::stream::StreamReport::timeline) of each stream says how it went over
+    /// time. It takes some 100 KiB for each stream that is under way.
+    #[must_use]
+    pub fn timeline(mut self, on: bool) -> Self {
+        self.timeline = on;
         self
     }
 

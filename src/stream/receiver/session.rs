@@ -40,7 +40,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(id: u64, name: [u8; 16], peer: RemotePeer, now: Instant) -> Self {
+    pub(super) fn new(
+        id: u64,
+        name: [u8; 16],
+        peer: RemotePeer,
+        has_timeline: bool,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
             name,
@@ -50,7 +56,7 @@ impl Session {
             incoming: None,
             sink: SessionSink::new(id),
             slots: None,
-            report: SessionReport::new(now),
+            report: SessionReport::new(has_timeline, now),
             cut: None,
         }
     }
@@ -419,7 +425,9 @@ impl Session {
             WriteOutcome::Opened(Ok(kept), memory) => self.accept(kept, memory, tools),
             WriteOutcome::Opened(Err(error), _) => return self.refuse_by_sink(&error, tools),
             WriteOutcome::Written(block, Ok(sums)) => {
-                self.report.on_written(done.took, sums.hash_time);
+                let (bytes, now) = (u64::from(block.len), tools.now());
+                self.report
+                    .on_written(bytes, done.took, sums.hash_time, now);
                 if let Some(incoming) = &mut self.incoming {
                     incoming.on_written(&block, sums.crc, sums.hash);
                 }
@@ -430,10 +438,12 @@ impl Session {
                     self.report.on_damaged(incoming, &block);
                 }
             }
-            WriteOutcome::WrittenAll(Ok(done_all)) => self.on_pack_written(&done_all, done.took),
+            WriteOutcome::WrittenAll(Ok(done_all)) => {
+                self.on_pack_written(&done_all, done.took, tools.now())
+            }
             WriteOutcome::Kept(Ok(kept)) => {
                 self.report.on_kept(&kept);
-                self.on_pack_written(&kept, done.took);
+                self.on_pack_written(&kept, done.took, tools.now());
             }
             WriteOutcome::WrittenAll(Err(error)) | WriteOutcome::Kept(Err(error)) => {
                 self.on_sink_failed(&error, None, tools);
@@ -447,7 +457,7 @@ impl Session {
     }
 
     /// The blocks of a pack are written, or came damaged.
-    fn on_pack_written(&mut self, done: &[CheckedSums], took: Duration) {
+    fn on_pack_written(&mut self, done: &[CheckedSums], took: Duration, now: Instant) {
         let Some(incoming) = &mut self.incoming else {
             return;
         };
@@ -456,14 +466,17 @@ impl Session {
             Err(found) => (*block, PackedOutcome::Damaged(*found)),
         });
         incoming.on_pack_done(&outcomes.collect::<Vec<_>>());
-        let mut hash_time = Duration::ZERO;
+        let (mut bytes, mut hash_time) = (0, Duration::ZERO);
         for (block, outcome) in done {
             match outcome {
-                Ok(sums) => hash_time += sums.hash_time,
+                Ok(sums) => {
+                    bytes += u64::from(block.len);
+                    hash_time += sums.hash_time;
+                }
                 Err(_) => self.report.on_damaged(incoming, block),
             }
         }
-        self.report.on_written(took, hash_time);
+        self.report.on_written(bytes, took, hash_time, now);
     }
 
     /// The sink has made everything appear, or has not.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::stream::incoming::IncomingStream;
 use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
+use crate::stream::timeline::TimelineRecorder;
 
 /// How often a sender is told that the sink works, though there is nothing new to say.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_millis(200);
@@ -26,14 +27,14 @@ pub(super) struct SessionClock {
 }
 
 impl SessionClock {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(timeline: Option<TimelineRecorder>, now: Instant) -> Self {
         Self {
             began: now,
             last_moved: now,
             paused_since: None,
             progress_at: now,
             sign_of_life_at: now,
-            stalls: StallClock::new(now),
+            stalls: StallClock::new(timeline, now),
         }
     }
 
@@ -79,6 +80,20 @@ impl SessionClock {
         self.stalls.turn(what, now);
     }
 
+    /// A thread has written so many bytes, which took so long.
+    pub(super) fn on_written(
+        &mut self,
+        bytes: u64,
+        took: Duration,
+        hash_time: Duration,
+        now: Instant,
+    ) {
+        if let Some(timeline) = self.stalls.timeline() {
+            timeline.on_written(took, hash_time, now);
+            timeline.on_bytes(bytes, None, now);
+        }
+    }
+
     /// What was waited for so far.
     pub(super) fn stalls(&self) -> Stalls {
         self.stalls.totals()
@@ -86,8 +101,7 @@ impl SessionClock {
 
     /// Writes into a report how long it took, and what it waited for.
     pub(super) fn close(&mut self, report: &mut StreamReport, now: Instant) {
-        self.stalls.turn(Stall::None, now);
-        report.stalls = self.stalls.totals();
+        self.stalls.close(report, now);
         report.took = now - self.began;
     }
 }

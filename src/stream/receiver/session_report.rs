@@ -9,6 +9,7 @@ use crate::stream::incoming::IncomingStream;
 use crate::stream::meter::StreamMeter;
 use crate::stream::report::StreamReport;
 use crate::stream::sink::{BlockSink, ReadBack, SinkError, StreamOffer};
+use crate::stream::timeline::TimelineRecorder;
 use crate::stream::wire::Checks;
 use crate::stream::workers::guarded;
 use crate::stream::{Block, RefusalCode};
@@ -30,10 +31,11 @@ pub(super) fn deleted_by(sink: Option<&dyn BlockSink>) -> u64 {
 }
 
 impl SessionReport {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(has_timeline: bool, now: Instant) -> Self {
+        let timeline = has_timeline.then(|| TimelineRecorder::new(0, now));
         Self {
             report: StreamReport::default(),
-            clock: SessionClock::new(now),
+            clock: SessionClock::new(timeline, now),
             meter: None,
         }
     }
@@ -76,9 +78,16 @@ impl SessionReport {
     }
 
     /// A block, or a pack of them, is written, which took so long; `hash_time` of it to hash it.
-    pub(super) fn on_written(&mut self, took: Duration, hash_time: Duration) {
+    pub(super) fn on_written(
+        &mut self,
+        bytes: u64,
+        took: Duration,
+        hash_time: Duration,
+        now: Instant,
+    ) {
         self.report.write_time += took;
         self.report.hash_time += hash_time;
+        self.clock.on_written(bytes, took, hash_time, now);
     }
 
     /// The sink was to keep blocks that it has in files of the same names.

@@ -58,6 +58,7 @@ impl SessionStage {
         match self {
             Self::Receiving if !sink_works => Stall::Wire,
             Self::Finishing => Stall::Sink,
+            Self::Opening => Stall::Connecting,
             _ => Stall::None,
         }
     }

@@ -308,7 +308,7 @@ impl ReceiverSide {
                 }
                 let id = self.next;
                 self.next += 1;
-                let session = Session::new(id, name, peer, now);
+                let session = Session::new(id, name, peer, self.tools.config.timeline, now);
                 self.sessions.insert(id, session);
                 self.by_name.insert(name, id);
                 id

@@ -152,6 +152,7 @@ impl Default for SlowPeer {
 /// | `rate` | bytes a second, all peers together | none | |
 /// | `priority` | of two transfers that could send, the one with the higher number does | 0 | |
 /// | `rails` | connections to each address of a peer | as many as pay | |
+/// | `timeline` | reports say how it went over time | no | |
 #[derive(Debug, Clone)]
 pub struct SendOptions {
     pub(super) crc32c: bool,
@@ -171,6 +172,7 @@ pub struct SendOptions {
     pub(super) rate: Option<u64>,
     pub(super) priority: u8,
     pub(super) rails: Option<u16>,
+    pub(super) timeline: bool,
 }
 
 impl Default for SendOptions {
@@ -193,6 +195,7 @@ impl Default for SendOptions {
             rate: None,
             priority: 0,
             rails: None,
+            timeline: false,
         }
     }
 }
@@ -364,6 +367,14 @@ impl SendOptions {
     #[must_use]
     pub fn rails(mut self, rails: u16) -> Self {
         self.rails = Some(rails);
+        self
+    }
+
+    /// The [report](crate::stream::StreamReport::timeline) of each peer says how the transfer went
+    /// over time. It takes some 100 KiB for each peer, however long the transfer takes.
+    #[must_use]
+    pub fn timeline(mut self, on: bool) -> Self {
+        self.timeline = on;
         self
     }
 

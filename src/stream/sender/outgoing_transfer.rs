@@ -143,7 +143,7 @@ impl OutgoingTransfer {
         let peers = peers.into_iter().enumerate();
         let peers = peers.map(|(number, peer)| {
             let meter = StreamMeter::begin(tools.watched.share());
-            TransferPeer::new(peer, number, tools.now(), meter)
+            TransferPeer::new(peer, number, options.timeline, tools.now(), meter)
         });
         let mut this = Self {
             peers: peers.collect(),
@@ -483,7 +483,7 @@ impl OutgoingTransfer {
                     crc: sums.crc,
                     content: sums.content,
                 });
-                self.hand_out(&ready, done.took, hash_time);
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Ok(ReadOutcome::Pack(read, payload)) => {
                 let hash_time = self.add_hashes(&read);
@@ -495,12 +495,13 @@ impl OutgoingTransfer {
                     contents,
                     payload,
                 });
-                self.hand_out(&ready, done.took, hash_time);
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Ok(ReadOutcome::Zeros(summed)) => {
                 let hash_time = self.add_hashes(&summed);
                 let blocks = summed.into_iter().map(|(block, sums)| (block, sums.crc));
-                self.hand_out(&Ready::Zeros(blocks.collect()), done.took, hash_time);
+                let ready = Ready::Zeros(blocks.collect());
+                self.hand_out(&ready, done.took, hash_time, tools.now());
             }
             Err(error) => self.fail_all(&source_failed(error), tools),
         }
@@ -516,9 +517,9 @@ impl OutgoingTransfer {
         read.iter().map(|(_, sums)| sums.hash_time).sum()
     }
 
-    fn hand_out(&mut self, ready: &Ready, took: Duration, hash_time: Duration) {
+    fn hand_out(&mut self, ready: &Ready, took: Duration, hash_time: Duration, now: Instant) {
         for peer in &mut self.peers {
-            peer.on_read(ready.clone(), took, hash_time);
+            peer.on_read(ready.clone(), took, hash_time, now);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::stream::meter::StreamMeter;
 use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::outgoing::OutgoingStream;
 use crate::stream::report::StreamReport;
+use crate::stream::timeline::TimelineRecorder;
 use crate::stream::wire::{Features, Message, OpenFlags, RAILS_MAX};
 use crate::stream::{RefusalCode, StreamError, StreamViolation};
 
@@ -67,7 +68,14 @@ pub(super) struct TransferPeer {
 }
 
 impl TransferPeer {
-    pub(super) fn new(peer: Peer, number: usize, now: Instant, meter: StreamMeter) -> Self {
+    pub(super) fn new(
+        peer: Peer,
+        number: usize,
+        has_timeline: bool,
+        now: Instant,
+        meter: StreamMeter,
+    ) -> Self {
+        let timeline = has_timeline.then(|| TimelineRecorder::new(peer.addrs.len(), now));
         let report = StreamReport {
             address_bytes: vec![0; peer.addrs.len()],
             ..StreamReport::default()
@@ -79,7 +87,7 @@ impl TransferPeer {
             session: PeerSession::default(),
             no_windows: false,
             attempts: Attempts::new(now),
-            clock: PeerClock::new(now),
+            clock: PeerClock::new(timeline, now),
             growth: RailGrowth::default(),
             redial: RailRedial::default(),
             report,
@@ -158,11 +166,18 @@ impl TransferPeer {
         }
     }
 
-    pub(super) fn on_read(&mut self, ready: Ready, took: Duration, hash_time: Duration) {
+    pub(super) fn on_read(
+        &mut self,
+        ready: Ready,
+        took: Duration,
+        hash_time: Duration,
+        now: Instant,
+    ) {
         self.clock.forget_source();
         if self.session.on_read(ready) {
             self.report.read_time += took;
             self.report.hash_time += hash_time;
+            self.clock.on_read(took, hash_time, now);
         }
     }
 
@@ -636,6 +651,7 @@ impl TransferPeer {
             self.report.blocks += sent.blocks;
             let address = usize::from(sent.rail) % self.peer.addrs.len();
             self.report.address_bytes[address] += sent.bytes;
+            self.clock.on_sent(sent.bytes, address, with.now());
             any = true;
         }
         if any && self.is_sending() {

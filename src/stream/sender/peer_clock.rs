@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::stream::report::{Stall, StallClock, Stalls, StreamReport};
+use crate::stream::timeline::TimelineRecorder;
 
 /// A peer that grants nothing and says nothing for so long is asked what it has.
 const INQUIRE_AFTER: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ pub(super) struct PeerClock {
 }
 
 impl PeerClock {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(timeline: Option<TimelineRecorder>, now: Instant) -> Self {
         Self {
             began: now,
             last_moved: now,
@@ -35,7 +36,7 @@ impl PeerClock {
             asked_at: now,
             source_since: None,
             sign_of_life_at: now,
-            stalls: StallClock::new(now),
+            stalls: StallClock::new(timeline, now),
         }
     }
 
@@ -95,6 +96,20 @@ impl PeerClock {
         self.stalls.turn(what, now);
     }
 
+    /// A thread has read, which took so long.
+    pub(super) fn on_read(&mut self, took: Duration, hash_time: Duration, now: Instant) {
+        if let Some(timeline) = self.stalls.timeline() {
+            timeline.on_read(took, hash_time, now);
+        }
+    }
+
+    /// So many bytes were given to the network, for this address of the peer.
+    pub(super) fn on_sent(&mut self, bytes: u64, address: usize, now: Instant) {
+        if let Some(timeline) = self.stalls.timeline() {
+            timeline.on_bytes(bytes, Some(address), now);
+        }
+    }
+
     /// What was waited for so far.
     pub(super) fn stalls(&self) -> Stalls {
         self.stalls.totals()
@@ -102,8 +117,7 @@ impl PeerClock {
 
     /// Writes into a report how long it took, and what it waited for.
     pub(super) fn close(&mut self, report: &mut StreamReport, now: Instant) {
-        self.stalls.turn(Stall::None, now);
-        report.stalls = self.stalls.totals();
+        self.stalls.close(report, now);
         report.took = now - self.began;
     }
 }

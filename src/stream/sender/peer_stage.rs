@@ -96,7 +96,8 @@ impl PeerStage {
             Self::Sending if !may => Stall::Credits,
             Self::Sending => Stall::Wire,
             Self::Finishing | Self::Opening => Stall::Sink,
-            _ => Stall::None,
+            Self::Connecting | Self::Ready | Self::Resting { .. } => Stall::Connecting,
+            Self::Over => Stall::None,
         }
     }
 }

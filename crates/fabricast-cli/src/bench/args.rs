@@ -113,7 +113,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with_all = ["host", "listen", "to", "slurm", "print"])]
     pub(crate) local: bool,
     /// With --local: the address of this machine for both
-    #[arg(long, value_name = "ADDR", requires = "local", default_value = "127.0.0.1")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        requires = "local",
+        default_value = "127.0.0.1"
+    )]
     pub(crate) node: IpAddr,
     /// Be the server, at this address of this machine or host name (`:7473` and `*:7473` are all);
     /// beyond loopback with --key only. It serves one client at a time. Default: 127.0.0.1:7473
@@ -122,7 +127,9 @@ pub(crate) struct BenchArgs {
         value_name = "ADDR[:PORT]",
         num_args = 0..=1,
         default_missing_value = "127.0.0.1",
-        conflicts_with_all = ["host", "to", "slurm", "print", "op", "size", "depth", "json", "csv"]
+        conflicts_with_all = [
+            "host", "to", "slurm", "print", "op", "size", "depth", "json", "csv", "html"
+        ]
     )]
     pub(crate) listen: Option<String>,
     /// With --listen: end after one client
@@ -223,6 +230,9 @@ pub(crate) struct BenchArgs {
     /// Write a table of all cases as comma-separated values, with the facts as comments
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
+    /// Write one page of HTML with charts of all cases and the facts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -248,11 +258,14 @@ impl BenchArgs {
     }
 
     pub(crate) fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.is_tour() { 0.3 } else { 1.0 })
+        self.seconds
+            .unwrap_or(if self.is_tour() { 0.3 } else { 1.0 })
     }
 
     pub(crate) fn runs(&self) -> usize {
-        self.runs.unwrap_or(if self.is_tour() { 3 } else { 6 }).into()
+        self.runs
+            .unwrap_or(if self.is_tour() { 3 } else { 6 })
+            .into()
     }
 }
 
@@ -348,7 +361,11 @@ mod tests {
         assert_eq!(one(":9"), "0.0.0.0:9");
         assert_eq!(one("*:9"), "0.0.0.0:9");
         let local = resolve("--to", "localhost:8").expect("a place");
-        assert!(local.iter().all(|at| at.ip().is_loopback() && at.port() == 8));
+        assert!(
+            local
+                .iter()
+                .all(|at| at.ip().is_loopback() && at.port() == 8)
+        );
         for text in ["", "a b", "10.0.0.2:x", "no-such-host.invalid"] {
             let failure = resolve("--to", text).expect_err("none");
             assert_eq!(failure.end(), End::Usage, "{text}");

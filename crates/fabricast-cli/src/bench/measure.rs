@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fabricast_bench::case::{Operation, Side};
 use fabricast_bench::control::Control;
-use fabricast_bench::error::Failure as BenchFailure;
+use fabricast_bench::error::{Failure as BenchFailure, Kind};
 use fabricast_bench::facts::Node;
 use fabricast_bench::gaps::Gaps;
 use fabricast_bench::host;
@@ -20,6 +20,7 @@ use super::args::{BenchArgs, Only};
 use super::output::Output;
 use super::plan::{Planned, plan, why_not};
 use super::reach::{self, Reached};
+use super::serve::BUSY_WORDS;
 use super::table;
 use crate::failure::{End, Failure};
 use crate::say::say;
@@ -29,6 +30,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 
 /// How long a server may be busy with a client that has just left.
 const BUSY: Duration = Duration::from_secs(3);
+
+/// How long a server that was started by hand a moment ago may take to listen.
+const STARTS: Duration = Duration::from_secs(1);
 
 /// What a worker of a team does.
 pub(super) fn work() -> Result<(), Failure> {
@@ -53,8 +57,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
         .map_err(|failure| hint(args, failure));
     reached.close(measured.is_ok());
     // What was measured before it failed is not lost.
-    output.close()?;
-    measured
+    let written = output.close();
+    measured.and(written)
 }
 
 /// What to do about a server that is not reached.
@@ -122,7 +126,9 @@ impl<'a> Client<'a> {
         let count = usize::from(processes(self.args));
         let is_one_machine = self.nodes[0].shares_machine_with(&self.nodes[1]);
         let here = &self.allowed;
-        let there = self.nodes[1].value["usable_cores"].as_u64().unwrap_or_default() as usize;
+        let there = self.nodes[1].value["usable_cores"]
+            .as_u64()
+            .unwrap_or_default() as usize;
         let fits = match is_one_machine {
             true => 2 * count <= here.len().min(there),
             false => count <= here.len().min(there),
@@ -147,13 +153,9 @@ impl<'a> Client<'a> {
             self.control.say(&format!("pin {theirs}"))?;
             self.control.expect("pinned", ANSWER)?;
             let ip = self.control.local_ip()?;
-            self.nodes = [
-                Node::of_this("client", ip),
-                ask_facts(&mut self.control)?,
-            ];
+            self.nodes = [Node::of_this("client", ip), ask_facts(&mut self.control)?];
         }
-        self.notes
-            .extend(self.nodes[0].differences(&self.nodes[1]));
+        self.notes.extend(self.nodes[0].differences(&self.nodes[1]));
         Ok(())
     }
 
@@ -341,25 +343,27 @@ fn connect(
     key: Option<&Key>,
     member: Member,
 ) -> Result<(std::net::SocketAddr, Control), Failure> {
-    let until = Instant::now() + BUSY;
-    let mut last = None;
-    for &to in &reached.to {
-        loop {
+    let begun = Instant::now();
+    loop {
+        let mut last = BenchFailure::of("it has no address");
+        for &to in &reached.to {
             match join(to, key, member) {
                 Ok(control) => return Ok((to, control)),
-                Err(failure) if failure.to_string().contains("another client") && Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                Err(failure) => {
-                    last = Some(failure);
-                    break;
-                }
+                Err(failure) => last = failure,
             }
         }
+        let patience = match last.kind() {
+            Kind::Unreachable => STARTS,
+            _ if last.to_string().contains(BUSY_WORDS) => BUSY,
+            _ => Duration::ZERO,
+        };
+        if begun.elapsed() >= patience {
+            let failure = Failure::from(last);
+            let end = failure.end();
+            return Err(Failure::new(format!("{}: {failure}", reached.name)).ends(end));
+        }
+        std::thread::sleep(Duration::from_millis(300));
     }
-    let failure = last.map_or_else(|| Failure::new("it has no address"), Failure::from);
-    let end = failure.end();
-    Err(Failure::new(format!("{}: {failure}", reached.name)).ends(end))
 }
 
 fn ask_facts(control: &mut Control) -> Result<Node, Failure> {
@@ -381,7 +385,8 @@ fn now() -> String {
 
 /// Year, month and day of so many days after the first of 1970.
 fn date(mut days: u64) -> (u64, u64, u64) {
-    let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     let mut year = 1970;
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));

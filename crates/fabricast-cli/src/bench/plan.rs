@@ -67,12 +67,20 @@ pub(crate) fn plan(args: &BenchArgs, node: &str, one_way: bool) -> Vec<Planned> 
         };
         // One after the other has no depth.
         let is_serial = matches!(op, Op::Pingpong | Op::Latency | Op::ObjectRequest);
-        let depths = if is_serial { &args.depth[..1] } else { &args.depth };
+        let depths = if is_serial {
+            &args.depth[..1]
+        } else {
+            &args.depth
+        };
         for &size in &sizes {
             for &depth in depths {
                 for &rate in rates {
                     let mut case = case(args, node, op, size);
-                    case.depth = if op == Op::ObjectRequest { 1 } else { depth.into() };
+                    case.depth = if op == Op::ObjectRequest {
+                        1
+                    } else {
+                        depth.into()
+                    };
                     case.rate = rate;
                     case.one_way = one_way;
                     case.pack = pack(args, op, &case);
@@ -87,7 +95,10 @@ pub(crate) fn plan(args: &BenchArgs, node: &str, one_way: bool) -> Vec<Planned> 
 fn pack(args: &BenchArgs, op: Op, case: &Case) -> usize {
     match op {
         Op::Packed => case.packed(args.pack),
-        Op::Latency => args.pack.filter(|&pack| case.size + HEADER <= pack).unwrap_or(0),
+        Op::Latency => args
+            .pack
+            .filter(|&pack| case.size + HEADER <= pack)
+            .unwrap_or(0),
         _ => 0,
     }
 }

@@ -96,10 +96,18 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// They are no such lines.
-#[allow(dead_code, reason = "bench --html is to call it")]
 pub(crate) fn html(lines: &str) -> Result<String, Failure> {
     let results = reading::parse("this run".to_owned(), lines.as_bytes())?;
     Ok(Contents::of(&[results]).page().html())
+}
+
+/// A table of the same as comma-separated values.
+///
+/// # Errors
+/// They are no such lines.
+pub(crate) fn csv(lines: &str) -> Result<String, Failure> {
+    let results = reading::parse("this run".to_owned(), lines.as_bytes())?;
+    Ok(csv::table(&[results]))
 }
 
 /// A file for each chart, called by what it shows.

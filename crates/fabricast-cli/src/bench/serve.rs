@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::say::say;
 
 /// How often it is looked whether somebody asked for an end, and whether a client came or left.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// What a server says that has a client.
+pub(crate) const BUSY_WORDS: &str = "it serves another client";
 
 /// Connections that say who they are, at most; others wait.
 const GREETED_MAX: usize = 16;
@@ -58,8 +61,9 @@ pub(crate) fn read_key(args: &BenchArgs) -> Result<Option<Vec<u8>>, Failure> {
         return Ok(None);
     };
     let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-    Key::from_bytes(&bytes)
-        .map_err(|failure| Failure::new(format!("{}: {failure}", path.display())).ends(End::Usage))?;
+    Key::from_bytes(&bytes).map_err(|failure| {
+        Failure::new(format!("{}: {failure}", path.display())).ends(End::Usage)
+    })?;
     Ok(Some(bytes))
 }
 
@@ -101,7 +105,7 @@ impl Current {
         let refused = |text: &str| Err(BenchFailure::of(text).is(Kind::Refused));
         match self.session {
             Some(session) if session != member.session => {
-                return refused("it serves another client: try again when that is done");
+                return refused(&format!("{BUSY_WORDS}: try again when that is done"));
             }
             _ => {}
         }
@@ -132,7 +136,7 @@ impl Serving {
                 return Err(Failure::new("interrupted").ends(end));
             }
             self.accept(&current, &give)?;
-            while let Some((stream, peer)) = next(&take, &current) {
+            while let Ok((stream, peer)) = take.try_recv() {
                 processes.push((start(stream, self.tells)?, peer));
                 lock(&current).coming -= 1;
             }
@@ -157,7 +161,7 @@ impl Serving {
                 now.session = None;
                 now.joined.clear();
                 drop(now);
-                let text = format!("{peer}: its client's last run failed, see above");
+                let text = format!("{peer}: what its client wanted failed");
                 match failed.take() {
                     Some(_) if self.is_once => return Err(Failure::new(text)),
                     Some(_) if self.tells => eprintln!("fabricast: {text}"),
@@ -221,10 +225,6 @@ impl Serving {
 }
 
 type Greeted = (TcpStream, IpAddr);
-
-fn next(take: &Receiver<Greeted>, _: &Shared) -> Option<Greeted> {
-    take.try_recv().ok()
-}
 
 fn is_for_now(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};

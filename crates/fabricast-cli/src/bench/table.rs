@@ -12,8 +12,8 @@ const WIDTH: usize = 80;
 
 /// What the signs of the table mean.
 pub(super) const FOOT: &str = "\
-?: an interval wider than 0.06 decides nothing: take more or longer runs (--runs,
---seconds), on a machine with nothing beside it. Fewer than six pairs: a range.";
+?: an interval wider than 0.06 decides nothing: take more or longer runs, on a
+machine with nothing beside it. Of fewer than six pairs it is the range.";
 
 /// Lines of at most [`WIDTH`] columns; all but the first begin with spaces.
 pub(super) fn wrapped(text: &str, indent: usize) -> String {
@@ -80,7 +80,7 @@ pub(super) fn head(facts: &Facts) -> String {
     ));
     lines.push(String::new());
     lines.push(format!(
-        "{:14} {:>6} {:>5} {:>15} {:>15}  ratio to bare",
+        "{:14} {:>6} {:>5} {:>14} {:>14}  ratio to bare",
         "operation", "bytes", "depth", "messages/s", "GB/s"
     ));
     lines.join("\n")
@@ -100,12 +100,21 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
         (false, _) => "no bare loop".to_owned(),
         (true, true) => "one side only".to_owned(),
         (true, false) => {
-            let mark = if ratio_hi - ratio_lo > DECIDED { "?" } else { "" };
-            format!("{ratio:.2} [{ratio_lo:.2}, {ratio_hi:.2}]{mark}")
+            let mark = if ratio_hi - ratio_lo > DECIDED {
+                "?"
+            } else {
+                ""
+            };
+            format!(
+                "{} [{}, {}]{mark}",
+                ratio_text(*ratio),
+                ratio_text(*ratio_lo),
+                ratio_text(*ratio_hi)
+            )
         }
     };
     let mut lines = format!(
-        "{} {:>15} {:>15}  {beside}",
+        "{} {:>14} {:>14}  {beside}",
         front(case, about),
         both(ours.msgs_per_s, bare.msgs_per_s, short),
         both(ours.gb_per_s, bare.gb_per_s, |value| format!("{value:.2}")),
@@ -132,7 +141,7 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
     }
     if let Some((longest, many)) = about.gaps {
         let text = format!(
-            "    the machine itself: on a spare core a thread that only reads the clock did not run \
+            "    the machine itself: on a spare core, a thread that reads the clock did not run \
              for {longest:.0} us at worst, {many} times for more than 100 us"
         );
         lines += &format!("\n{}", wrapped(&text, 8));
@@ -141,12 +150,14 @@ pub(super) fn row(case: &Case, about: &About, outcome: &Outcome) -> String {
 }
 
 fn time(ours: &Figures, bare: &Figures, percent: f64) -> String {
-    both(ours.times.at(percent), bare.times.at(percent), |us| {
-        match us {
+    both(
+        ours.times.at(percent),
+        bare.times.at(percent),
+        |us| match us {
             us if us < 100.0 => format!("{us:.1}"),
             us => format!("{us:.0}"),
-        }
-    })
+        },
+    )
 }
 
 /// A case that was not.
@@ -169,6 +180,15 @@ fn both(ours: f64, bare: f64, shown: impl Fn(f64) -> String) -> String {
         (false, true) => shown(ours),
         (true, false) => format!("({})", shown(bare)),
         (false, false) => format!("{} ({})", shown(ours), shown(bare)),
+    }
+}
+
+/// Three digits.
+fn ratio_text(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio < 9.995 => format!("{ratio:.2}"),
+        ratio if ratio < 99.95 => format!("{ratio:.1}"),
+        ratio => format!("{ratio:.0}"),
     }
 }
 
@@ -219,6 +239,11 @@ mod tests {
         let shown = wrapped(text.trim(), 8);
         assert!(shown.lines().count() > 3);
         assert!(shown.lines().all(|line| line.len() <= WIDTH));
-        assert!(shown.lines().skip(1).all(|line| line.starts_with("        word")));
+        assert!(
+            shown
+                .lines()
+                .skip(1)
+                .all(|line| line.starts_with("        word"))
+        );
     }
 }

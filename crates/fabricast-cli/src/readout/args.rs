@@ -159,6 +159,11 @@ pub(crate) struct ReadoutArgs {
     /// How the content is checked
     #[arg(long, value_enum, default_value_t = Check::Crc)]
     pub(crate) check: Check,
+    /// Draw into this file of HTML how the run went over time: events and bytes a second, how full
+    /// the rings were, what fragments waited for, and bytes to each builder
+    #[cfg(feature = "charts")]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) timeline: Option<std::path::PathBuf>,
 }
 
 impl ReadoutArgs {

@@ -47,6 +47,8 @@ mod report;
 mod size;
 mod source;
 mod summary;
+#[cfg(feature = "charts")]
+mod timeline;
 mod trigger;
 mod upstream;
 mod usage;

@@ -28,6 +28,8 @@ use crate::readout::listening::{listen_for_answers, local_address, random};
 use crate::readout::progress::Progress;
 use crate::readout::report::Report;
 use crate::readout::summary::Summary;
+#[cfg(feature = "charts")]
+use crate::readout::timeline::RunTimeline;
 use crate::readout::trigger::Trigger;
 use crate::readout::usage::{Since, Usage};
 use crate::readout::wire::{Answer, Grant, Hello, ToBuilder, words};
@@ -126,6 +128,8 @@ struct Session<'a> {
     used: Usage,
     incidents: Option<&'a mut dyn Incidents>,
     progress: Progress,
+    #[cfg(feature = "charts")]
+    timeline: Option<RunTimeline>,
     failure: Option<Failure>,
 }
 
@@ -187,6 +191,13 @@ impl<'a> Session<'a> {
             triggered: 0,
             used: Usage::default(),
             incidents,
+            #[cfg(feature = "charts")]
+            timeline: args
+                .readout
+                .timeline
+                .as_deref()
+                .map(RunTimeline::new)
+                .transpose()?,
             failure: None,
         })
     }
@@ -503,6 +514,8 @@ impl<'a> Session<'a> {
         if matches!(self.phase, Phase::Running | Phase::Draining) {
             self.look_for_incidents(event_loop, running)?;
             self.progress.show(running, self.links.all(), &self.events);
+            #[cfg(feature = "charts")]
+            self.look_at_run(running);
         }
         let ending = self.phase == Phase::Ending;
         self.links.give_up_idle(self.common.patience() * 2, ending);
@@ -575,12 +588,26 @@ impl<'a> Session<'a> {
     }
 
     /// Ends the detectors, whatever happened, and says what was counted.
+    #[cfg(feature = "charts")]
+    fn look_at_run(&mut self, running: Duration) {
+        let levels = (self.events.len(), self.readout.ring_bytes() as u64);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.look(running, self.links.all(), &self.statuses, levels);
+        }
+    }
+
     fn finish(mut self, ran: Result<(), Failure>) -> Result<Report, Failure> {
         self.trigger.abort();
         for thread in self.threads.drain(..) {
             // What a panic says is on stderr already; the counts will not agree then.
             let _ = thread.join();
         }
+        // A run that failed is drawn, too.
+        #[cfg(feature = "charts")]
+        let ran = match (&self.timeline, &self.readout.timeline) {
+            (Some(timeline), Some(path)) => ran.and(timeline.write(path)),
+            _ => ran,
+        };
         ran?;
         if let Some(failure) = self.failure.take() {
             return Err(failure);

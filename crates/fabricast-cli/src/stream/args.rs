@@ -1,7 +1,7 @@
 //! The command line of `send`, `recv` and `demo`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -76,6 +76,26 @@ impl CommonArgs {
 
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+}
+
+impl RecvArgs {
+    /// The file for a timeline.
+    pub(crate) fn timeline(&self) -> Option<&Path> {
+        #[cfg(feature = "charts")]
+        return self.timeline.as_deref();
+        #[cfg(not(feature = "charts"))]
+        None
+    }
+}
+
+impl SendArgs {
+    /// The file for a timeline.
+    pub(crate) fn timeline(&self) -> Option<&Path> {
+        #[cfg(feature = "charts")]
+        return self.timeline.as_deref();
+        #[cfg(not(feature = "charts"))]
+        None
     }
 }
 
@@ -159,6 +179,11 @@ pub(crate) struct RecvArgs {
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,
+    /// Draw into this file of HTML where the time of a stream went: what was waited for, what
+    /// threads did, and bytes, over time. Of several streams it has the last one
+    #[cfg(feature = "charts")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slurm", "output"])]
+    pub(crate) timeline: Option<PathBuf>,
     /// End after one stream; the exit code says whether it arrived. Who does not have the key
     /// sends none
     #[arg(long)]
@@ -311,6 +336,12 @@ pub(crate) struct SendArgs {
     /// long again
     #[arg(long, default_value = "5", value_name = "TIME", value_parser = parse_connect_time)]
     pub(crate) connect_timeout: Duration,
+    /// Draw into this file of HTML where the time went: what was waited for (reading, network,
+    /// credits, writing), what threads did, and bytes by each rail, over time, a part for each
+    /// receiver. When fetching, it is drawn as this side saw it
+    #[cfg(feature = "charts")]
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(crate) timeline: Option<PathBuf>,
     /// Print no progress and no report
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,

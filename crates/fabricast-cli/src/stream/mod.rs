@@ -18,6 +18,8 @@ mod report;
 mod route;
 pub(crate) mod send;
 pub(crate) mod slurm;
+#[cfg(feature = "charts")]
+mod timeline;
 mod ways;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};

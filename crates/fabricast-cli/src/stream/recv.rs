@@ -23,6 +23,8 @@ use crate::stream::far::LibraryStart;
 use crate::stream::name_pattern::NamePattern;
 use crate::stream::report::result_to_json;
 use crate::stream::slurm::{self, Task};
+#[cfg(feature = "charts")]
+use crate::stream::timeline;
 use crate::stream::{common_settings, device_buffers, open_domain};
 use crate::sums;
 
@@ -139,6 +141,29 @@ pub(crate) fn write_sums(args: &RecvArgs, news: &StreamEvent) -> Result<(), Fail
     }
 }
 
+/// Draws where the time of a stream went that is over, where that is asked for.
+#[cfg_attr(not(feature = "charts"), allow(unused_variables))]
+pub(crate) fn write_timeline(args: &RecvArgs, news: &StreamEvent) -> Result<(), Failure> {
+    #[cfg(feature = "charts")]
+    if let Some(path) = args.timeline()
+        && let StreamEvent::Complete(stream, report) | StreamEvent::Cut(stream, _, report) = news
+    {
+        let error = match news {
+            StreamEvent::Cut(_, error, _) => Some(error.to_string()),
+            _ => None,
+        };
+        let (peer, addresses) = (name_of(stream.peer), Vec::new());
+        let drawn = timeline::Drawn {
+            peer,
+            report,
+            addresses,
+            error,
+        };
+        return timeline::write(path, timeline::Side::Receiver, &[drawn]);
+    }
+    Ok(())
+}
+
 /// Writes the files of a stream that lie in this directory to standard output.
 fn put_out(dir: &Path, stream: &Arrival) -> Result<(), Failure> {
     let Some(manifest) = &stream.manifest else {
@@ -167,6 +192,8 @@ pub(crate) fn open(
     key: Option<PresharedKey>,
     start: LibraryStart,
 ) -> Result<StreamReceiver, Failure> {
+    #[cfg(feature = "charts")]
+    args.timeline().map_or(Ok(()), timeline::check)?;
     let config = config(args, dir, key)?;
     start.wait();
     let mut places = Vec::new();
@@ -183,7 +210,7 @@ pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Fai
     match news {
         StreamEvent::Complete(stream, report) => {
             // Whoever reads that it has arrived finds them.
-            let written = write_sums(args, news);
+            let written = write_sums(args, news).and(write_timeline(args, news));
             match args.common.json {
                 true => say(result_to_json(&name_of(stream.peer), &Ok(()), report)),
                 false => {
@@ -202,6 +229,9 @@ pub(crate) fn tell(args: &RecvArgs, news: &StreamEvent) -> Option<Result<(), Fai
             if args.common.json {
                 let result = Err(error.clone());
                 say(result_to_json(&name_of(stream.peer), &result, report));
+            }
+            if let Err(failure) = write_timeline(args, news) {
+                eprintln!("fabricast: {failure}");
             }
             let text = format!("a stream ended after {} bytes: {error}", report.bytes);
             let end = match error {
@@ -271,6 +301,7 @@ fn config(
             }
         })
         .stalled_after(args.common.patience())
+        .timeline(args.timeline().is_some())
         .limits(limits);
     if let Some(buffers) = args.common.buffers {
         config = config.credits(buffers);

@@ -26,6 +26,8 @@ use crate::stream::progress::{Meters, Progress};
 use crate::stream::report::{Summary, Voice, result_to_json};
 use crate::stream::route::{Route, Target};
 use crate::stream::slurm::{self, Task};
+#[cfg(feature = "charts")]
+use crate::stream::timeline;
 use crate::stream::ways::{Ways, rails_to_json};
 use crate::stream::{common_settings, device_buffers};
 
@@ -287,6 +289,8 @@ impl Sending<'_> {
             key,
             voice,
         } = self;
+        #[cfg(feature = "charts")]
+        args.timeline().map_or(Ok(()), timeline::check)?;
         let names: Vec<_> = peers.iter().map(|peer| peer.name.clone()).collect();
         let entries = source.files.manifest().len();
         let mut meters = Meters::new(names.clone(), source.files.manifest());
@@ -324,6 +328,12 @@ impl Sending<'_> {
             voice,
         };
         let result = told.tell(&outcomes);
+        #[cfg(feature = "charts")]
+        let result = {
+            // What failed is drawn, too, and is said before that it could not be.
+            let drawn = told.draw(&peers, &outcomes);
+            result.and(drawn)
+        };
         match end {
             // It may have been done at the same moment.
             Some(end) if result.is_err() => Err(Failure::interrupted(end)),
@@ -422,6 +432,26 @@ impl Told<'_> {
     }
 }
 
+#[cfg(feature = "charts")]
+impl Told<'_> {
+    /// Draws where the time went, where that is asked for.
+    fn draw(&self, peers: &[Named], outcomes: &[PeerOutcome]) -> Result<(), Failure> {
+        let Some(path) = self.args.timeline() else {
+            return Ok(());
+        };
+        let drawn = peers
+            .iter()
+            .zip(outcomes)
+            .map(|(peer, outcome)| timeline::Drawn {
+                peer: peer.name.clone(),
+                report: &outcome.report,
+                addresses: peer.to.0.iter().map(ToString::to_string).collect(),
+                error: outcome.result.as_ref().err().map(ToString::to_string),
+            });
+        timeline::write(path, timeline::Side::Sender, &drawn.collect::<Vec<_>>())
+    }
+}
+
 fn config(args: &SendArgs, key: Option<PresharedKey>) -> SenderConfig {
     let config = SenderConfig::default().stream(|s| {
         let s = common_settings(&args.common, args.readers, s);
@@ -461,6 +491,7 @@ fn options(args: &SendArgs) -> SendOptions {
         })
         .retry_for(Some(args.retry_for).filter(|time| !time.is_zero()))
         .stalled_after(patience)
+        .timeline(args.timeline().is_some())
         .slow(match args.slow {
             Slow::Wait => SlowPeer::Wait(patience),
             Slow::CatchUp => SlowPeer::CatchUp,

@@ -518,7 +518,11 @@ where
             }
         };
         place.put(&file, &json!({ "run": run.name, "listening": listening }))?;
-        let (looked, is_other, is_over) = (Cell::new(Instant::now()), Cell::new(false), Cell::new(false));
+        let (looked, is_other, is_over) = (
+            Cell::new(Instant::now()),
+            Cell::new(false),
+            Cell::new(false),
+        );
         let asked = || {
             if let Some(end) = interrupt::asked() {
                 return Some(end);

@@ -12,7 +12,7 @@ use crate::program;
 use crate::stream::{PATIENCE, Process, Running, content, file, provider, temp};
 
 /// Each has a network of its own, and mounts of its own. All of them end when this is dropped.
-struct Machines {
+pub(crate) struct Machines {
     /// A process in each, which does nothing.
     holders: Vec<Process>,
     /// Options that nsenter needs beside the others.
@@ -24,7 +24,7 @@ const HOLD: &str = "ip link set lo up; mount -t sysfs none /sys; echo here; exec
 
 impl Machines {
     /// `None`, after a line that says why: there can be none here.
-    fn start(count: usize) -> Option<Self> {
+    pub(crate) fn start(count: usize) -> Option<Self> {
         if !fabricast::fabric::provider(provider()).is_some_and(|row| row.over_tcp) {
             println!("SKIPPED: namespaces have devices of this provider's only if given some");
             return None;
@@ -68,7 +68,7 @@ impl Machines {
     }
 
     /// A command that runs on one of them.
-    fn command(&self, machine: usize, program: impl AsRef<Path>) -> Command {
+    pub(crate) fn command(&self, machine: usize, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg("-t")
@@ -86,7 +86,7 @@ impl Machines {
     }
 
     /// Joins two of them by a network: each is (machine, device, address).
-    fn join(&self, [near, far]: [(usize, &str, &str); 2]) {
+    pub(crate) fn join(&self, [near, far]: [(usize, &str, &str); 2]) {
         let pid = self.holders[far.0].0.id();
         let (near_device, far_device) = (near.1, far.1);
         self.ip(

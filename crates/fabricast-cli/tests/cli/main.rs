@@ -1,6 +1,8 @@
 //! The command `fabricast`, as a user runs it.
 
 #[cfg(feature = "bench")]
+mod bench;
+#[cfg(feature = "bench")]
 mod bench_report;
 mod delete;
 mod doctor;
@@ -20,6 +22,8 @@ mod provider;
 mod readout;
 mod slurm;
 mod stream;
+#[cfg(feature = "charts")]
+mod timeline;
 
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 //! `Interval`: a median, and between which two values it lies.
 
+use fabricast_bench::stats::{median, median_interval};
+
 /// A value and its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Interval {
@@ -35,15 +37,12 @@ impl Interval {
 
     /// The median of runs with its 95 % interval, or the range of fewer than six.
     pub(super) fn of(runs: &[f64]) -> Option<Self> {
-        let mut sorted = runs.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let value = median(&sorted)?;
-        let outside = ends_outside(sorted.len());
-        Some(Self {
-            value,
-            low: sorted[outside],
-            high: sorted[sorted.len() - 1 - outside],
-            runs: sorted.len(),
+        let (low, high) = median_interval(runs);
+        (!runs.is_empty()).then(|| Self {
+            value: median(runs),
+            low,
+            high,
+            runs: runs.len(),
         })
     }
 
@@ -56,30 +55,4 @@ impl Interval {
             () => Difference::None,
         }
     }
-}
-
-fn median(sorted: &[f64]) -> Option<f64> {
-    let n = sorted.len();
-    match n {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[n / 2]),
-        n => Some((sorted[n / 2 - 1] + sorted[n / 2]) / 2.0),
-    }
-}
-
-/// How many of the sorted values lie outside of the 95 % interval of their median at either end:
-/// the most for which a fair coin, tossed for each value, falls on one side no more often in 2.5 %
-/// of cases.
-fn ends_outside(n: usize) -> usize {
-    let (mut outside, mut below) = (0, 0.0);
-    let mut term = 0.5f64.powi(i32::try_from(n).unwrap_or(i32::MAX));
-    while outside < n / 2 {
-        below += term;
-        if below > 0.025 {
-            break;
-        }
-        term *= (n - outside) as f64 / (outside + 1) as f64;
-        outside += 1;
-    }
-    outside.saturating_sub(1)
 }

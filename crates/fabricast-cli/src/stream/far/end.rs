@@ -86,12 +86,7 @@ fn bench(
 }
 
 #[cfg(not(feature = "bench"))]
-fn bench(
-    _: &Request,
-    _: &Hello,
-    _: LibraryStart,
-    _: &Receiver<Vec<u8>>,
-) -> Result<(), Failure> {
+fn bench(_: &Request, _: &Hello, _: LibraryStart, _: &Receiver<Vec<u8>>) -> Result<(), Failure> {
     let text = "its fabricast was built without the feature `bench`";
     Err(Failure::new(text).ends(End::Refused))
 }
@@ -151,6 +146,9 @@ fn refused(failure: Failure) -> Failure {
 fn send(request: &Request, start: LibraryStart, lines: Receiver<Vec<u8>>) -> Result<(), Failure> {
     let FarSend { mut args } = parsed("send", &request.args)?;
     args.common.key = None;
+    // Its file is of the machine where it was asked for.
+    #[cfg(feature = "charts")]
+    drop(args.timeline.take());
     // They are the near end's: this one finds the ways to them.
     args.far.rail.clear();
     let paths: Vec<_> = request.paths.iter().map(PathBuf::from).collect();

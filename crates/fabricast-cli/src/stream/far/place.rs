@@ -112,11 +112,25 @@ mod tests {
     #[cfg(feature = "bench")]
     #[test]
     fn a_host_is_one_word() {
-        for (text, host) in [("host", "host"), ("me@host", "me@host"), ("fe80::1", "fe80::1")] {
+        for (text, host) in [
+            ("host", "host"),
+            ("me@host", "me@host"),
+            ("fe80::1", "fe80::1"),
+        ] {
             let place = FarPlace::of_host(text).expect("a host");
-            assert_eq!((place.host.as_str(), place.to_string()), (host, text.to_owned()));
+            assert_eq!(
+                (place.host.as_str(), place.to_string()),
+                (host, text.to_owned())
+            );
         }
-        for text in ["", "a b", "host:/dir", "10.0.0.2:7473", "-oProxyCommand=x", "a/b"] {
+        for text in [
+            "",
+            "a b",
+            "host:/dir",
+            "10.0.0.2:7473",
+            "-oProxyCommand=x",
+            "a/b",
+        ] {
             assert!(FarPlace::of_host(text).is_err(), "{text}");
         }
     }

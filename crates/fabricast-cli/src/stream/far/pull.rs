@@ -34,6 +34,8 @@ pub(crate) fn run(args: &SendArgs, from: &[FarPlace], into: &Path) -> Result<(),
     let own_args = own_arguments(std::env::args_os())?;
     let mut near = near_recv(&args.common, into)?;
     near.any_links = args.any_links;
+    #[cfg(feature = "charts")]
+    near.timeline.clone_from(&args.timeline);
     near.sums = args.sums;
     near.owners = args.owners;
     near.xattrs = args.xattrs;
@@ -137,6 +139,7 @@ fn follow(
         let mut written = Ok(());
         while let Some(news) = receiver.next(Duration::ZERO) {
             written = recv::write_sums(near, &news).and(written);
+            written = written.and(recv::write_timeline(near, &news));
         }
         written
     };
