@@ -129,8 +129,11 @@ fn address(args: &TopArgs) -> Result<SocketAddr, Failure> {
 
 // ---- what a process answers ---------------------------------------------------------------------
 
+/// A name and labels.
+type Series = (String, BTreeMap<String, String>);
+
 /// Samples by their name and labels.
-type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
+type Samples = BTreeMap<Series, f64>;
 
 fn scrape(addr: SocketAddr) -> Result<Samples, Failure> {
     let failed = |error: io::Error| {
@@ -160,7 +163,7 @@ fn fetch(addr: SocketAddr) -> io::Result<String> {
 }
 
 /// A line of the text, if it is a sample.
-fn sample(line: &str) -> Option<((String, BTreeMap<String, String>), f64)> {
+fn sample(line: &str) -> Option<(Series, f64)> {
     if line.starts_with('#') {
         return None;
     }
