@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A map by numbers that this process gives, and so nobody else chooses: their hash needs no
+/// A map by numbers that this process gives or its application, and no peer: their hash needs no
 /// secret, which takes a hundred instructions and more each time.
-pub(crate) type IdMap<K, V> = rustc_hash::FxHashMap<K, V>;
+pub(crate) type IdMap<K, V> = foldhash::HashMap<K, V>;
 
 /// Names one endpoint of this process; never used twice, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
