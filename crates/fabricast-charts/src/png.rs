@@ -5,7 +5,7 @@ use std::fmt;
 use resvg::{tiny_skia, usvg};
 
 /// Why there is no bitmap.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PngError {
     /// The machine has no font: text would be left out.
@@ -27,6 +27,8 @@ impl fmt::Display for PngError {
 }
 
 impl std::error::Error for PngError {}
+
+fabricast_process::debug_as_words!(PngError);
 
 /// A chart as PNG on a light ground, so many times as large as its own units.
 ///

@@ -32,7 +32,8 @@ impl Samples {
         self.reach(to);
         let (mut at, length) = (from, to - from);
         while at < to {
-            let number = self.number(at);
+            // As many intervals as there are reach `to`; rounding may name the next one.
+            let number = self.number(at).min(self.kinds[kind].len() - 1);
             let until = ((number + 1) as f64 * self.interval).min(to);
             // Rounding must not hold it up.
             let until = if until > at { until } else { to };
@@ -75,7 +76,9 @@ impl Samples {
                 *amounts = pairs.collect();
             }
         }
-        let all = ((self.end / self.interval).ceil() as usize).clamp(1, INTERVALS_MAX);
+        // What rounding left over is no interval of its own.
+        let all = (self.end / self.interval - 1e-9).ceil() as usize;
+        let all = all.clamp(1, INTERVALS_MAX);
         for amounts in &mut self.kinds {
             amounts.resize(all.max(amounts.len()), 0.0);
         }
