@@ -31,12 +31,15 @@ impl Samples {
         }
         self.reach(to);
         let (mut at, length) = (from, to - from);
+        // As many intervals as there are reach `to`, but for what rounding leaves over.
+        let last = self.kinds[kind].len() - 1;
         while at < to {
-            // As many intervals as there are reach `to`; rounding may name the next one.
-            let number = self.number(at).min(self.kinds[kind].len() - 1);
-            let until = ((number + 1) as f64 * self.interval).min(to);
-            // Rounding must not hold it up.
-            let until = if until > at { until } else { to };
+            let number = self.number(at).min(last);
+            let until = if number == last {
+                to
+            } else {
+                self.end_of(number).min(to)
+            };
             self.kinds[kind][number] += amount * (until - at) / length;
             at = until;
         }
@@ -62,8 +65,18 @@ impl Samples {
         amounts.map(rate).collect()
     }
 
+    /// The first interval that does not end by then.
     fn number(&self, at: f64) -> usize {
-        ((at / self.interval) as usize).min(INTERVALS_MAX - 1)
+        let number = (at / self.interval) as usize;
+        if self.end_of(number) > at {
+            number
+        } else {
+            number + 1
+        }
+    }
+
+    fn end_of(&self, number: usize) -> f64 {
+        number.saturating_add(1) as f64 * self.interval
     }
 
     /// There is an interval for this moment, and for all before.
