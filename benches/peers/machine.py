@@ -75,14 +75,18 @@ class Process:
         # With `output`, a file takes all that it says.
         self.child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output or subprocess.PIPE, stderr=output or self.errors, text=True,
-            preexec_fn=prepare, env=os.environ | (environment or {}),
+            # A session, and so a group, of its own: some programs are scripts, whose children have to end with them.
+            start_new_session=True, preexec_fn=prepare, env=os.environ | (environment or {}),
         )
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.child.kill()
+        try:
+            os.killpg(self.child.pid, SIGKILL)
+        except ProcessLookupError:
+            pass
         self.child.wait()
         if self.child.stdout:
             self.child.stdout.close()
