@@ -139,15 +139,17 @@ inline bool is_right(std::uint64_t event, unsigned detector, std::uint32_t crc, 
 // ---- what a builder counted ---------------------------------------------------------------------
 
 struct summary {
-    static constexpr std::size_t counts = 11, buckets = 38 * 16;
+    // Sixteen buckets for each power of two of nanoseconds, and one for 2^42 and more.
+    static constexpr std::size_t counts = 11, buckets = 39 * 16 + 1;
     volume received;
     std::uint64_t built = 0, lost = 0, duplicates = 0, order_errors = 0, content_errors = 0;
-    std::uint64_t max_ns = 0;
+    std::uint64_t max_ns = 0, total_ns = 0;
     std::array<std::uint64_t, buckets> latency{};
 
     void record(std::uint64_t ns)
     {
         max_ns = std::max(max_ns, ns);
+        total_ns += ns;
         std::size_t bucket = ns;
         if (ns >= 16) {
             const unsigned power = 63 - static_cast<unsigned>(__builtin_clzll(ns));
@@ -159,13 +161,14 @@ struct summary {
     {
         // The four 0: times of checks, and what the process used, which are not measured here.
         std::vector<std::uint64_t> all{received.fragments, received.bytes, built, lost, duplicates,
-                                       order_errors, content_errors, 0, 0, 0, 0, max_ns};
+                                       order_errors, content_errors, 0, 0, 0, 0,
+                                       max_ns, total_ns};
         all.insert(all.end(), latency.begin(), latency.end());
         return all;
     }
     static bool parse(fc::bytes data, summary &into)
     {
-        if (data.size() != (counts + 1 + buckets) * 8)
+        if (data.size() != (counts + 2 + buckets) * 8)
             return false;
         std::array<std::uint64_t, counts> of;
         std::memcpy(of.data(), data.data(), sizeof of);
