@@ -28,7 +28,7 @@
 //! | text for Prometheus, or whoever reads OpenMetrics 1.0 | [`openmetrics_text`] |
 //! | the same, served at an address | `Exporter`, with the feature `exporter` |
 //! | the same, in a file that is always whole | [`MetricsFile`] |
-//! | JSON | [`json`] |
+//! | JSON | [`json`](fn@json) |
 //! | numbers | [`snapshot`] |
 //! | which metrics there are | [`all`], docs/guide/metrics.md |
 //!
