@@ -73,6 +73,9 @@ pub(crate) struct DuplexConfig {
     pub(crate) windows: u32,
     /// Writes into windows of peers that are in flight at once.
     pub(crate) writes: u32,
+    /// Much is sent on each connection ([`TcpWatch::fill_long_ways`]), for which its socket has to
+    /// be found.
+    pub(crate) fill_long_ways: bool,
     /// Where messages go that are longer than a slot of the pool. With this, longer ones are sent,
     /// too, to peers that take them.
     pub(crate) long: Option<LongMessages>,
@@ -151,7 +154,7 @@ impl DuplexConfig {
             },
             fence_timeout: self.fence_timeout,
             watch: TcpWatch {
-                fill_long_ways: true,
+                fill_long_ways: self.fill_long_ways,
                 ..TcpWatch::default()
             },
             watched: WatchedAs::of(WatchedKind::Duplex),

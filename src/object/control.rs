@@ -59,6 +59,7 @@ impl ControlConfig {
             fence_timeout: self.lost_after,
             windows: 0,
             writes: 0,
+            fill_long_ways: false,
             long: None,
             clock: Clock::system(),
             #[cfg(test)]

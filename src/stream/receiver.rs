@@ -289,6 +289,7 @@ fn duplex(
         fence_timeout: config.stream.fence_timeout,
         windows,
         writes: 0,
+        fill_long_ways: false,
         // A stream's messages fit the buffers of both sides.
         long: None,
         clock: config.clock.clone(),

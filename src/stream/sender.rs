@@ -288,6 +288,7 @@ pub(super) fn duplex(
         fence_timeout: config.stream.fence_timeout,
         windows,
         writes: config.depth * connections,
+        fill_long_ways: true,
         // A stream's messages fit the buffers of both sides.
         long: None,
         clock: config.clock.clone(),

@@ -291,16 +291,12 @@ fn on_socket(
     socket.is_some_and(|socket| call(socket).unwrap_or(false))
 }
 
-/// Best effort: where the kernel would not, the connection has the rate that it has.
-fn fill_long_way(conn: &FabricConn) {
-    let Some(fd) = conn.socket() else {
-        return;
-    };
+/// The socket of a connection, if one is found.
+fn socket_of(conn: &FabricConn) -> Option<BorrowedFd<'_>> {
     // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in
     // calls that this thread makes.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let filled = socket::fill_long_way(fd);
-    tracing::debug!(?filled, "whether the kernel holds more of what is sent");
+    conn.socket()
+        .map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 impl Link for FabricLink {
@@ -461,21 +457,20 @@ impl Link for FabricLink {
 
     fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
         if watch.fill_long_ways && self.domain.fabric().provider().over_tcp {
-            fill_long_way(conn);
+            // Best effort: where the kernel would not, the connection has the rate that it has.
+            let filled = socket_of(conn).map(socket::fill_long_way);
+            tracing::debug!(?filled, "whether the kernel holds more of what is sent");
         }
         if !watch.is_asked() {
             return KernelWatch::NotAsked;
         }
-        let Some(fd) = conn.socket() else {
+        let Some(socket) = socket_of(conn) else {
             tracing::warn!(
                 "the socket of a connection was not found: the kernel does not watch it"
             );
             return KernelWatch::Unavailable;
         };
-        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only
-        // in calls that this thread makes.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        match watch.apply(fd) {
+        match watch.apply(socket) {
             Ok(()) => KernelWatch::Set,
             Err(error) => {
                 tracing::warn!(%error, "the kernel does not watch a connection");

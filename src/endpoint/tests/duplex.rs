@@ -50,6 +50,7 @@ impl Node {
             fence_timeout: FENCE_TIMEOUT_DEFAULT,
             windows,
             writes: 0,
+            fill_long_ways: false,
             long: long.then(|| LongMessages::new(pool(4, 4096))),
             clock: clock.clone(),
             faults: None,
